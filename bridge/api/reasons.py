@@ -1,0 +1,67 @@
+"""Reasons that users see in pod statuses, container states and Events: one place, so that the docs list all of them.
+
+Kubernetes' own reasons are used where it has one for the case; those that start with PBS are ours. `MEANING` is the
+source of docs/reference/reasons.md.
+"""
+
+from __future__ import annotations
+
+# Waiting containers
+PENDING_SUBMIT = "ContainerCreating"
+POD_INITIALIZING = "PodInitializing"
+PBS_QUEUED = "PBSQueued"
+PBS_BACKLOG = "PBSBacklog"
+PBS_HELD = "PBSHeld"
+PBS_SUSPENDED = "PBSSuspended"
+CONFIG_ERROR = "CreateContainerConfigError"
+CRASH_LOOP = "CrashLoopBackOff"
+CLUSTER_UNREACHABLE = "ClusterUnreachable"
+
+# Failed pods
+UNSUPPORTED = "UnsupportedPodField"
+INVALID_ANNOTATION = "InvalidAnnotation"
+IMAGE_NOT_MAPPED = "ImageNotMapped"
+ACCOUNT_MISSING = "NoClusterAccount"
+PBS_REJECTED = "PBSRejected"
+PBS_VANISHED = "PBSJobVanished"
+PBS_WALLTIME = "PBSWalltimeExceeded"
+PBS_DELETED = "PBSJobDeleted"
+PBS_START_FAILED = "PBSStartFailed"
+DEADLINE = "DeadlineExceeded"
+DISRUPTION_TARGET_REASON = "TerminationByKubelet"
+
+# Events
+SUBMITTED = "PBSSubmitted"
+WAITING = "PBSWaiting"
+STARTED = "Started"
+BACK_OFF = "BackOff"
+KILLING = "Killing"
+SUBMIT_FAILED = "PBSSubmitFailed"
+
+MEANING: dict[str, str] = {
+    PENDING_SUBMIT: "The pod is bound to the virtual node; its job has not been submitted yet.",
+    POD_INITIALIZING: "The job runs; init containers have not finished.",
+    PBS_QUEUED: "The job waits in PBS. The message is PBS's own comment.",
+    PBS_BACKLOG: "A limit on the number of jobs is reached; the bridge submits when PBS accepts again.",
+    PBS_HELD: "The job is held in PBS; `qrls` (or its holder) lets it go on.",
+    PBS_SUSPENDED: "PBS suspended the running job; it goes on when PBS resumes it.",
+    CONFIG_ERROR: "A ConfigMap, Secret or key that the pod needs does not exist; the pod goes on when it appears.",
+    CRASH_LOOP: "The container ended and is restarted after a growing pause.",
+    CLUSTER_UNREACHABLE: "The cluster cannot be reached now; the state shown is the last one known.",
+    UNSUPPORTED: "The pod uses a field that the bridge cannot honour; the message names each and what to do.",
+    INVALID_ANNOTATION: "An hpc-bridge.io annotation has a value that may not be passed to PBS.",
+    IMAGE_NOT_MAPPED: "The cluster's settings map this image to no runtime; ask the admin, or use a mapped image.",
+    ACCOUNT_MISSING: "No account of the cluster serves the pod's namespace.",
+    PBS_REJECTED: "PBS refused the job; the message is PBS's own text.",
+    PBS_VANISHED: "PBS no longer knows the job and it left no final status: killed with its node, or purged.",
+    PBS_WALLTIME: "The job reached its walltime. Ask for more with the annotation hpc-bridge.io/walltime.",
+    PBS_DELETED: "The job was deleted in PBS by somebody else (qdel by its user or an operator, preemption).",
+    PBS_START_FAILED: "PBS started the job but the pod could not be set up on the compute node.",
+    DEADLINE: "The pod ran longer than its activeDeadlineSeconds.",
+    SUBMITTED: "The pod's job was accepted by PBS; the message has its id and queue.",
+    WAITING: "PBS's reason why the job waits has changed.",
+    STARTED: "A container started.",
+    BACK_OFF: "A container is about to be restarted after a pause.",
+    KILLING: "The pod is being stopped.",
+    SUBMIT_FAILED: "A submission did not succeed and will be tried again.",
+}

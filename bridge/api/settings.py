@@ -1,0 +1,303 @@
+"""The agent's settings: what an admin writes in bridge.yaml.
+
+Every field says its meaning, unit, what leaving it out does, and why the default is what it is;
+docs/reference/configuration.md is generated from here. Durations accept numbers (seconds) or `90s`, `15m`, `2h`,
+`1h30m`, `HH:MM:SS`; sizes accept bytes or `512Mi`, `2Gi`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_duration(value: object) -> object:
+    """Seconds from `90`, `90s`, `1h30m` or `HH:MM:SS`; anything else is left for pydantic to refuse.
+
+    >>> parse_duration("1h30m"), parse_duration("01:00:00"), parse_duration(5)
+    (5400, 3600, 5)
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if re.fullmatch(r"(\d+[smhd])+", text):
+        return sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+)([smhd])", text))
+    if re.fullmatch(r"\d+(:[0-5]?\d){1,2}", text):
+        seconds = 0
+        for part in text.split(":"):
+            seconds = seconds * 60 + int(part)
+        return seconds
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    raise ValueError(f"{value!r} is not a duration; write seconds, or for example 90s, 15m, 2h, 1h30m, 01:30:00")
+
+
+def parse_bytes(value: object) -> object:
+    """Bytes from `512Mi` or `2G`; anything else is left for pydantic to judge.
+
+    >>> parse_bytes("2Gi"), parse_bytes(5)
+    (2147483648, 5)
+    """
+    match = re.fullmatch(r"([0-9]+)([kMGT]|[KMGT]i)?", value.strip()) if isinstance(value, str) else None
+    if match is None:
+        if isinstance(value, str):
+            raise ValueError(f"{value!r} is not a size; write bytes, or for example 512Mi, 2Gi")
+        return value
+    number, suffix = match.groups()
+    if suffix is None:
+        return int(number)
+    base = 1024 if suffix.endswith("i") else 1000
+    return int(number) * int(base ** ("kmgt".index(suffix[0].lower()) + 1))
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1 << 20)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, populate_by_name=True)
+
+
+class SshTransport(_Strict):
+    """Reach the cluster with the built-in SSH client."""
+
+    type: Literal["ssh"] = "ssh"
+    host: str = Field(description="Login node: name or address.")
+    port: int = Field(22, ge=1, le=65535, description="Port of sshd on the login node.")
+    user: str = Field(description="The account's user name. Jobs run as this user.")
+    key_file: str = Field(alias="keyFile", description="Private key, unencrypted, readable by the agent alone.")
+    known_hosts_file: str = Field(
+        alias="knownHostsFile", description="File in OpenSSH's known_hosts format; a host key not in it is refused."
+    )
+
+
+class CommandTransport(_Strict):
+    """Reach the cluster with any command that gives a shell's input and output (OpenSSH, jump hosts, kinit)."""
+
+    type: Literal["command"]
+    argv: tuple[str, ...] = Field(
+        min_length=1, description="The remote command is appended as one last argument, as `ssh HOST` expects."
+    )
+
+
+class LocalTransport(_Strict):
+    """The agent runs on the login node itself."""
+
+    type: Literal["local"]
+
+
+Transport = Annotated[SshTransport | CommandTransport | LocalTransport, Field(discriminator="type")]
+
+
+class Account(_Strict):
+    """One account on a cluster, and the namespaces whose pods run under it."""
+
+    name: str = Field("default", pattern=_DNS_LABEL, description="Name used in messages and metrics.")
+    transport: Transport = Field(description="How the account is reached.")
+    namespaces: tuple[str, ...] = Field(
+        ("*",),
+        min_length=1,
+        description="Namespaces served, shell patterns allowed. The first account that matches a pod is taken.",
+    )
+    shared_trust: bool = Field(
+        False,
+        alias="sharedTrust",
+        description="An account is the isolation boundary: pods that share one can read each other's files. Must be "
+        "true when more than one namespace, or a pattern, is served.",
+    )
+
+    @model_validator(mode="after")
+    def _isolated(self) -> Account:
+        several = len(self.namespaces) > 1 or any(set(n) & set("*?[") for n in self.namespaces)
+        if several and not self.shared_trust:
+            raise ValueError(
+                "namespaces: more than one namespace would share this account's files; "
+                "name a single namespace, or set sharedTrust: true to accept that"
+            )
+        return self
+
+
+class ImageRule(_Strict):
+    """Maps images to a runtime."""
+
+    image: str = Field(description="Image reference as written in pods; shell patterns allowed (`busybox:*`).")
+    runtime: Literal["host"] = Field(
+        "host",
+        description="`host`: the container runs on the compute node's own /usr, in a root of its own (bubblewrap).",
+    )
+
+
+class HostPath(_Strict):
+    """A directory of the cluster that pods may mount with hostPath."""
+
+    path: str = Field(pattern=r"^/", description="The directory; it and everything below may be mounted.")
+    read_only: bool = Field(False, alias="readOnly", description="Only read-only mounts are allowed.")
+
+
+class Cluster(_Strict):
+    """One PBS server, and the virtual node that stands for it."""
+
+    name: str = Field(
+        pattern=_DNS_LABEL, description="Name of the cluster; the node is `pbs-NAME` unless `node` is given."
+    )
+    node: str | None = Field(None, description="Name of the virtual node. Left out: `pbs-NAME`.")
+    kubelet_port: int = Field(
+        0, ge=0, le=65535, alias="kubeletPort", description="Port of this node's kubelet API. 0: any free port."
+    )
+    accounts: tuple[Account, ...] = Field(min_length=1, description="Accounts on the cluster.")
+    spool: str = Field(
+        "~/.hpc-bridge",
+        pattern=r"^(~/|/)",
+        description="Directory for pod directories, on a file system that login and compute nodes share.",
+    )
+    compute_spool: str | None = Field(
+        None,
+        alias="computeSpool",
+        pattern=r"^/",
+        description="The same directory as compute nodes see it. Left out: the same path.",
+    )
+    pbs_exec: str | None = Field(
+        None,
+        alias="pbsExec",
+        description="Where PBS is installed (its bin/ has qsub). Left out: PBS_EXEC of /etc/pbs.conf, else PATH.",
+    )
+    python: str = Field("python3", description="Python (3.6 or newer) on the login node.")
+    compute_python: str = Field(
+        "/usr/bin/python3",
+        alias="computePython",
+        pattern=r"^/",
+        description="Python (3.6 or newer) on the compute nodes, absolute.",
+    )
+    setup: tuple[str, ...] = Field(
+        (),
+        description="Shell lines run once at the start of each job (`module load …`); containers get the environment "
+        "that results.",
+    )
+    queue: str | None = Field(None, description="Queue for pods that name none. Left out: the server's default queue.")
+    queues: tuple[str, ...] = Field((), description="Queues that pods may name by annotation. Empty: only `queue`.")
+    priority_classes: dict[str, int] = Field(
+        default_factory=dict, alias="priorityClasses", description="PriorityClass name to qsub -p (-1024 to 1023)."
+    )
+    projects: dict[str, str] = Field(default_factory=dict, description="Namespace to PBS project (qsub -P).")
+    accounting: dict[str, str] = Field(default_factory=dict, description="Namespace to accounting string (qsub -A).")
+    allow_project_annotation: bool = Field(
+        False, alias="allowProjectAnnotation", description="Pods may choose -P and -A by annotation."
+    )
+    walltime: Duration = Field(
+        3600, description="Walltime of pods that give neither activeDeadlineSeconds nor the annotation."
+    )
+    walltime_margin: Duration = Field(
+        60,
+        alias="walltimeMargin",
+        description="Added to the asked walltime and grace period, for starting and for the last status.",
+    )
+    memory: Bytes = Field(
+        1 << 30,
+        description="Memory of containers that give neither request nor limit, in bytes or as `512Mi`, `2Gi`. "
+        "At least 1Mi. PBS may kill a job that uses more than it asked for.",
+    )
+    resources: dict[str, str] = Field(
+        default_factory=dict,
+        description="Extended resource to PBS chunk resource, for example `nvidia.com/gpu: ngpus`.",
+    )
+    images: tuple[ImageRule, ...] = Field(
+        (), description="Which images run, and how. An image that no rule matches is refused."
+    )
+    host_paths: tuple[HostPath, ...] = Field(
+        (), alias="hostPaths", description="Directories that pods may mount with hostPath."
+    )
+    overcommit: float = Field(
+        2.0,
+        ge=1,
+        le=100,
+        description="The node offers this many times the cluster's usable resources: a backlog can wait in PBS.",
+    )
+    pods: int = Field(500, ge=1, le=20000, description="Most pods on the node; bounded by the queue's max_queued too.")
+    poll: Duration = Field(
+        30, description="Pause between two polls of PBS. Pod directories are watched twice a second besides."
+    )
+    census: Duration = Field(60, description="Pause between two looks at queues and nodes.")
+    lost_after: Duration = Field(
+        60,
+        alias="lostAfter",
+        description="A job that PBS does not know is asked for twice this far apart before it counts as lost.",
+    )
+    connections_per_minute: int = Field(
+        150,
+        ge=6,
+        le=900,
+        alias="connectionsPerMinute",
+        description="Budget of PBS connections a minute and login host. Each takes a reserved port for a minute, of "
+        "about 1,000 that all users share.",
+    )
+    keep_directories: Duration = Field(
+        600, alias="keepDirectories", description="How long a deleted pod's directory stays on the cluster."
+    )
+
+    @property
+    def node_name(self) -> str:
+        """Name of the Node object."""
+        return self.node or f"pbs-{self.name}"
+
+
+class Kubelet(_Strict):
+    """The HTTPS server that kube-apiserver calls for logs."""
+
+    address: str = Field("127.0.0.1", description="Address the API server dials: the node's InternalIP.")
+    bind: str | None = Field(None, description="Address to listen on. Left out: the same as `address`.")
+    cert_file: str | None = Field(
+        None,
+        alias="certFile",
+        description="Serving certificate (PEM). Left out: self-signed, for API servers that do not verify it.",
+    )
+    key_file: str | None = Field(None, alias="keyFile", description="Its private key.")
+    client_ca_file: str | None = Field(
+        None,
+        alias="clientCAFile",
+        description="CA of client certificates. Left out: the cluster's, from ConfigMap "
+        "kube-system/extension-apiserver-authentication.",
+    )
+
+
+class Agent(_Strict):
+    """The agent process itself."""
+
+    namespace: str = Field("hpc-bridge", description="Namespace of the agent's Lease.")
+    lease: str = Field("hpc-bridge", description="Name of the leader's Lease.")
+    lease_duration: Duration = Field(
+        15, alias="leaseDuration", description="A leader that has not renewed for this long is replaced."
+    )
+    status_listen: str = Field(
+        "127.0.0.1:10280",
+        alias="statusListen",
+        pattern=r"^[^:]+:\d+$",
+        description="Address of the status, health and metrics endpoint.",
+    )
+    sweep: Duration = Field(
+        120, description="Pause between two looks for jobs whose pod is gone; cancelled when seen twice."
+    )
+
+
+class Settings(_Strict):
+    """bridge.yaml."""
+
+    agent: Agent = Field(default_factory=lambda: Agent.model_validate({}), description="The agent process.")
+    kubelet: Kubelet = Field(default_factory=lambda: Kubelet.model_validate({}), description="The kubelet API.")
+    clusters: tuple[Cluster, ...] = Field(min_length=1, description="The clusters, one virtual node each.")
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Settings:
+        for what, values in (
+            ("name", [c.name for c in self.clusters]),
+            ("node", [c.node_name for c in self.clusters]),
+            ("kubeletPort", [c.kubelet_port for c in self.clusters if c.kubelet_port]),
+        ):
+            seen = [v for i, v in enumerate(values) if v in values[:i]]
+            if seen:
+                raise ValueError(f"clusters: two clusters have the same {what} {seen[0]!r}; give each its own")
+        return self
