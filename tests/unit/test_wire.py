@@ -100,8 +100,7 @@ def test_what_is_no_frame_is_refused_as_soon_as_it_can_be_known(raw: bytes) -> N
 
 def test_a_login_script_that_never_stops_printing_is_given_up() -> None:
     decoder = Decoder(magic=True)
-    line = b"Welcome to the cluster!
-"
+    line = b"Welcome to the cluster!\n"
     with pytest.raises(WireError, match="no helper answered"):
         decoder.feed(line * (wire.MAX_PREAMBLE // len(line) + 2))
     assert line in decoder.preamble
