@@ -1,0 +1,1 @@
+"""The Kubernetes side of hpc-bridge: virtual nodes whose pods run as OpenPBS jobs."""
