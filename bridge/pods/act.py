@@ -1,0 +1,234 @@
+"""Performs the actions that `decide` returned, and notes in the pod's record what came of them.
+
+Errors of the cluster become waiting reasons or failures of the pod here, by one table; errors of the API server pass
+to the caller, who tries again later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from bridge.api import names, reasons
+from bridge.api.settings import Cluster as ClusterSettings
+from bridge.kube import Kubernetes, paths
+from bridge.kube.clock import Clock
+from bridge.kube.errors import Conflict, NotFound
+from bridge.plan.freeze import freeze, refresh
+from bridge.plan.model import Json, MissingInput, NodeFacts, Plan
+from bridge.pods import decide as d
+from bridge.pods.containers import Waiting
+from bridge.pods.inputs import InputSource
+from bridge.pods.record import Failure, Record
+from pbs_adapter.errors import Backlog, Fenced, OutcomeUnknown, Permanent, Retry
+from pbs_adapter.models import JobRef, JobRequest, PodFile, VolumeFiles
+
+log = structlog.get_logger(__name__)
+
+CONFIG_RETRY = 3.0  # seconds until a missing ConfigMap is looked for again
+BACKLOG_RETRY = 15.0
+FAULT_RETRY = 2.0
+FAULT_RETRY_MOST = 60.0
+
+
+class Link(Protocol):
+    """What of a cluster's connection is used here; `bridge.clusters` provides it."""
+
+    async def submit(self, job: JobRequest) -> str: ...
+    async def write(self, ref: JobRef, files: tuple[PodFile, ...], volumes: tuple[VolumeFiles, ...]) -> None: ...
+    async def cancel(self, ref: JobRef, grace: int, *, force: bool = False) -> None: ...
+    def note(self, uid: str, job_id: str | None) -> None: ...
+
+
+class EventSink(Protocol):
+    """Takes Events, never blocks."""
+
+    def event(self, thing: Json, kind: str, reason: str, message: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What actions on one node's pods need; made once."""
+
+    kube: Kubernetes
+    link: Link
+    events: EventSink
+    inputs: InputSource
+    clock: Clock
+    cluster: ClusterSettings
+    instance: str
+    facts: Callable[[], NodeFacts]
+    observe_submit: Callable[[float], None]
+
+
+async def act(scene: Scene, action: d.Action, pod: Json, plan: Plan, ref: JobRef, record: Record) -> Json | None:
+    """Perform one action; return the pod as the API server now has it when it changed."""
+    match action:
+        case d.WriteStatus():
+            return await _write_status(scene, action, pod, record)
+        case d.Annotate():
+            return await _annotate(scene, action, pod, record)
+        case d.Submit():
+            await _submit(scene, pod, plan, ref, record)
+        case d.Refresh():
+            await _refresh(scene, pod, plan, ref, record)
+        case d.Cancel():
+            await cancel(scene, ref, record, grace=action.grace, force=action.force)
+        case d.Delete():
+            await _delete(scene, pod)
+        case d.Announce():
+            if action.once not in record.announced:
+                record.announced.add(action.once)
+                scene.events.event(pod, action.kind, action.reason, action.message)
+    return None
+
+
+async def _write_status(scene: Scene, action: d.WriteStatus, pod: Json, record: Record) -> Json:
+    meta = pod["metadata"]
+    body = {"metadata": {"uid": meta["uid"]}, "status": action.fields}
+    changed = await scene.kube.patch(paths.pod_status(meta["namespace"], meta["name"]), body)
+    record.wrote, record.wrote_at = action.fields, scene.clock.time()
+    if action.message_only:
+        record.message_at = record.wrote_at
+    return changed
+
+
+def unlimited(tolerations: list[Json]) -> list[Json] | None:
+    """Default not-ready and unreachable tolerations without their limit; None when there is nothing to change.
+
+    Adding a second toleration would not help: the shortest one counts. The API server allows this change at any time.
+    """
+    keys = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    changed = [
+        {k: v for k, v in t.items() if k != "tolerationSeconds"}
+        if t.get("key") in keys and t.get("effect") == "NoExecute" and "tolerationSeconds" in t
+        else t
+        for t in tolerations
+    ]
+    return changed if changed != tolerations else None
+
+
+async def _annotate(scene: Scene, action: d.Annotate, pod: Json, record: Record) -> Json:
+    meta = pod["metadata"]
+    body: Json = {
+        "metadata": {
+            "uid": meta["uid"],
+            "annotations": {names.JOB_ID: action.job_id, names.CLUSTER: scene.cluster.name},
+        }
+    }
+    tolerations = unlimited(pod["spec"].get("tolerations", []))
+    if tolerations is not None:
+        body["spec"] = {"tolerations": tolerations}
+    changed = await scene.kube.patch(paths.pod(meta["namespace"], meta["name"]), body)
+    record.annotated = True
+    return changed
+
+
+async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:
+    try:
+        inputs = await scene.inputs.gather(pod, plan.inputs)
+        request = freeze(
+            pod, plan, inputs, node=scene.facts(), instance=scene.instance, cluster=scene.cluster, account=ref.account
+        )
+        started = scene.clock.monotonic()
+        job_id = await scene.link.submit(request)
+    except MissingInput as missing:
+        _hold(scene, pod, record, Waiting(reasons.CONFIG_ERROR, str(missing)), CONFIG_RETRY)
+        return
+    except Fenced:
+        raise
+    except OutcomeUnknown as error:
+        scene.link.note(ref.uid, None)
+        _hold(scene, pod, record, Waiting(reasons.PENDING_SUBMIT, str(error)), FAULT_RETRY)
+        return
+    except Backlog as error:
+        _hold(scene, pod, record, Waiting(reasons.PBS_BACKLOG, str(error)), BACKLOG_RETRY)
+        return
+    except Retry as error:
+        record.attempts += 1
+        pause = min(FAULT_RETRY_MOST, FAULT_RETRY * 2 ** min(record.attempts, 6))
+        _hold(scene, pod, record, Waiting(reasons.CLUSTER_UNREACHABLE, str(error)), pause)
+        return
+    except Permanent as error:
+        record.failure = Failure(reasons.PBS_REJECTED, str(error))
+        return
+    scene.observe_submit(scene.clock.monotonic() - started)
+    scene.link.note(ref.uid, job_id)
+    record.hold, record.attempts = None, 0
+    if plan.refreshed:
+        record.refresh_at = scene.inputs.refresh_at(pod, plan.inputs)
+        record.written = _digest(request.files, request.volumes)
+    queue = request.options.queue
+    scene.events.event(
+        pod,
+        "Normal",
+        reasons.SUBMITTED,
+        f"Submitted to cluster {scene.cluster.name} as job {job_id}"
+        + (f" to queue {queue}" if queue else " to the default queue"),
+    )
+    log.info("pod.submitted", pod_uid=ref.uid, job_id=job_id, cluster=scene.cluster.name)
+
+
+def _hold(scene: Scene, pod: Json, record: Record, waiting: Waiting, pause: float) -> None:
+    record.hold = waiting
+    record.retry_at = scene.clock.time() + pause
+    key = f"hold:{waiting.reason}:{waiting.message}"
+    if key not in record.announced:
+        record.announced.add(key)
+        scene.events.event(pod, "Warning", waiting.reason, waiting.message)
+
+
+async def _refresh(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:
+    record.refresh_at = scene.clock.time() + CONFIG_RETRY
+    inputs = await scene.inputs.gather(pod, plan.inputs)
+    try:
+        files, volumes = refresh(pod, plan, inputs, node=scene.facts(), cluster=scene.cluster)
+        digest = _digest(files, volumes)
+        if digest != record.written:
+            await scene.link.write(ref, files, volumes)
+            record.written = digest
+    except MissingInput:
+        pass  # as on any node: what was deleted after the start stays as it was
+    except Fenced:
+        raise
+    except (Retry, OutcomeUnknown):
+        return
+    except Permanent as error:
+        log.warning("pod.refresh_refused", pod_uid=ref.uid, error=str(error))
+    record.refresh_at = scene.inputs.refresh_at(pod, plan.inputs)
+
+
+def _digest(files: tuple[PodFile, ...], volumes: tuple[VolumeFiles, ...]) -> str:
+    total = hashlib.sha256()
+    for volume in volumes:
+        for file in volume.files:
+            total.update(f"{volume.root}\0{file.path}\0{file.mode}\0{len(file.content)}\0".encode())
+            total.update(file.content)
+    return total.hexdigest()
+
+
+async def cancel(scene: Scene, ref: JobRef, record: Record, *, grace: int, force: bool) -> None:
+    """Ask the cluster to stop the job; a fault is tried again by the next decision."""
+    try:
+        await scene.link.cancel(ref, grace, force=force)
+    except Fenced:
+        raise
+    except (Retry, OutcomeUnknown) as error:
+        log.info("pod.cancel_later", pod_uid=ref.uid, error=str(error))
+        return
+    except Permanent as error:
+        log.warning("pod.cancel_refused", pod_uid=ref.uid, error=str(error))
+    record.forced_at = scene.clock.time() if force else record.forced_at
+    record.cancel_grace = grace
+
+
+async def _delete(scene: Scene, pod: Json) -> None:
+    meta = pod["metadata"]
+    try:
+        await scene.kube.delete(paths.pod(meta["namespace"], meta["name"]), uid=meta["uid"], grace=0)
+    except (NotFound, Conflict):
+        pass  # gone already, or another pod has the name now

@@ -1,0 +1,64 @@
+"""What a kubelet checks before it accepts a pod that the scheduler did not place: does it fit beside the others? Pure.
+
+Pods that the scheduler bound are never rejected here: the node may have shrunk since, and they wait in PBS instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+from bridge.plan import quantity
+from bridge.plan.resources import asked, containers
+from bridge.pods.record import Failure
+from pbs_adapter.models import Json
+
+TERMINAL = ("Succeeded", "Failed")
+
+
+def scheduled(pod: Json) -> bool:
+    """Did the scheduler bind the pod? With spec.nodeName set by hand only the node itself writes the condition."""
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(c.get("type") == "PodScheduled" and c.get("status") == "True" for c in conditions)
+
+
+def requests(pod: Json) -> dict[str, int]:
+    """What the scheduler counts for the pod: cpu in thousandths, everything else in its own unit, rounded up."""
+    apps, inits = containers(pod, "containers"), containers(pod, "initContainers")
+    names = {
+        n for c in apps + inits for side in ("requests", "limits") for n in (c.get("resources") or {}).get(side) or {}
+    }
+    totals = {}
+    for name in names:
+        each = {id(c): asked(c, name, limit_first=False) or 0 for c in apps + inits}
+        total = max([sum(each[id(c)] for c in apps), *(each[id(c)] for c in inits)])
+        totals[name] = quantity.ceil(Fraction(total) * (1000 if name == "cpu" else 1))
+    return totals
+
+
+def admit(pod: Json, others: Iterable[Json], allocatable: Mapping[str, str]) -> Failure | None:
+    """Return why the pod must be rejected, or None.
+
+    `others`: pods on the node that have been accepted. `allocatable`: the node's, as quantity strings. Only pods that
+    the scheduler has not seen and that have not been accepted yet (no startTime) are checked.
+    """
+    if scheduled(pod) or pod.get("status", {}).get("startTime"):
+        return None
+    accepted = [o for o in others if o.get("status", {}).get("phase") not in TERMINAL]
+    if "pods" in allocatable and len(accepted) >= int(allocatable["pods"]):
+        return _out_of("pods", 1, len(accepted), int(allocatable["pods"]))
+    for name, wanted in requests(pod).items():
+        if name not in allocatable:
+            if wanted and name != "ephemeral-storage":
+                return _out_of(name, wanted, 0, 0)
+            continue
+        used = sum(requests(o).get(name, 0) for o in accepted)
+        capacity = quantity.parse(allocatable[name]) * (1000 if name == "cpu" else 1)
+        if wanted and wanted + used > capacity:
+            return _out_of(name, wanted, used, int(capacity))
+    return None
+
+
+def _out_of(name: str, asked: int, used: int, capacity: int) -> Failure:
+    text = f"Node didn't have enough resource: {name}, requested: {asked}, used: {used}, capacity: {capacity}"
+    return Failure(f"OutOf{name}", text, rejected=True)

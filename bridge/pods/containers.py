@@ -1,0 +1,111 @@
+"""containerStatuses from podrun's view of each container. Pure; podrun's data is untrusted and checked here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.api import reasons
+from bridge.kube.clock import rfc3339
+from pbs_adapter.models import Json
+
+_MESSAGE_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why containers that have not started wait."""
+
+    reason: str
+    message: str = ""
+
+
+def _number(value: object, default: int = 0) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _time(value: object, fallback: float) -> str:
+    usable = isinstance(value, (int, float)) and 0 < value < 4e9
+    return rfc3339(value if usable else fallback)  # type: ignore[arg-type]  # checked by `usable`
+
+
+def _text(value: object, limit: int = _MESSAGE_LIMIT) -> str:
+    return value[:limit] if isinstance(value, str) else ""
+
+
+def terminated(seen: Json, container_id: str, fallback: float) -> Json:
+    """The `terminated` state of one run; exit codes are kept within 0…255 as the API shows them."""
+    code = _number(seen.get("exit_code"), 137)
+    state: Json = {
+        "exitCode": code,
+        "reason": _text(seen.get("reason"), 128) or ("Completed" if code == 0 else "Error"),
+        "startedAt": _time(seen.get("started_at"), fallback),
+        "finishedAt": _time(seen.get("finished_at"), fallback),
+        "containerID": container_id,
+    }
+    if message := _text(seen.get("message")):
+        state["message"] = message
+    if signal := _number(seen.get("signal")):
+        state["signal"] = signal
+    return state
+
+
+def lost(container_id: str, fallback: float) -> Json:
+    """The state of a container that ran and whose end nobody saw."""
+    return {
+        "exitCode": 137,
+        "reason": "ContainerStatusUnknown",
+        "message": "The container could not be located when the pod was terminated",
+        "startedAt": None,
+        "finishedAt": rfc3339(fallback),
+        "containerID": container_id,
+    }
+
+
+def container_status(spec: Json, seen: Json | None, waiting: Waiting, *, job: str, ended: bool, now: float) -> Json:
+    """Status of one container.
+
+    `seen` is its entry in status.json; `waiting` applies while it has none; `ended`: the job is gone, so that a
+    container last seen running is lost.
+    """
+    name, image = spec["name"], spec["image"]
+    status: Json = {"name": name, "image": image, "imageID": "", "ready": False, "started": False, "restartCount": 0}
+    if not isinstance(seen, dict):
+        return status | {"state": {"waiting": _waiting(waiting)}, "lastState": {}}
+    run = _number(seen.get("run"))
+    container_id = f"pbs://{job}/{name}/{run}"
+    status |= {"restartCount": max(0, _number(seen.get("restart_count"))), "lastState": {}}
+    last = seen.get("last")
+    if isinstance(last, dict):
+        last_id = f"pbs://{job}/{name}/{_number(last.get('run'))}"
+        status["lastState"] = {"terminated": terminated(last, last_id, now)}
+    state = seen.get("state")
+    if state == "terminated":
+        status["state"] = {"terminated": terminated(seen, container_id, now)}
+    elif state == "running" and ended:
+        status["state"] = {"terminated": lost(container_id, now)}
+    elif state == "running":
+        status["state"] = {"running": {"startedAt": _time(seen.get("started_at"), now)}}
+        status |= {"ready": True, "started": True}
+    else:
+        own = Waiting(_text(seen.get("reason"), 128), _text(seen.get("message"))) if seen.get("reason") else waiting
+        return status | {"state": {"waiting": _waiting(own)}}
+    return status | {"containerID": container_id, "imageID": f"pbs://{image}"}
+
+
+def _waiting(waiting: Waiting) -> Json:
+    state: Json = {"reason": waiting.reason or reasons.PENDING_SUBMIT}
+    if waiting.message:
+        state["message"] = waiting.message
+    return state
+
+
+def keep_monotonic(new: Json, old: Json | None) -> Json:
+    """Never let a restart count go down, nor a terminated state of the same run go back, against what was written."""
+    if old is None:
+        return new
+    count = max(new["restartCount"], _number(old.get("restartCount")))
+    if count == new["restartCount"]:
+        return new
+    kept: dict[str, Any] = new | {"restartCount": count}
+    return kept

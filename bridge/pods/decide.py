@@ -1,0 +1,226 @@
+"""What to do next for one pod. Pure: a situation goes in, frozen actions come out; `bridge.pods.act` performs them.
+
+Actions are ordered. `Submit` and `Annotate` change what the next decision sees, so they come last and the pod is
+decided again after them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bridge.api import names, reasons
+from bridge.kube.clock import parse_rfc3339
+from bridge.pods.containers import Waiting
+from bridge.pods.outcome import Outcome, Stage
+from bridge.pods.record import Failure, Situation
+from bridge.pods.status import differs, status
+from pbs_adapter.models import Json
+
+FORCE_AFTER = 15.0  # seconds after the grace period until qdel
+FORCE_EVERY = 30.0
+RESEND_AFTER = 10.0  # seconds until a status that somebody else changed is sent again
+MESSAGE_EVERY = 300.0  # seconds between status writes that change a message only
+TERMINAL = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """Patch the pod's status with `fields`."""
+
+    fields: Json
+    message_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Gather the inputs, freeze the plan, and have PBS take the job (at most once for this UID)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Write job id and cluster, and make the default NoExecute tolerations unlimited: one metadata patch."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """Look again at what the pod's volumes are made from, and write what changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop the job within `grace` seconds; `force`: qdel."""
+
+    grace: int
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove the Pod object: grace 0, only this UID."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """An Event on the pod; `once` is a key that is announced a single time."""
+
+    kind: str
+    reason: str
+    message: str
+    once: str
+
+
+Action = WriteStatus | Submit | Annotate | Refresh | Cancel | Delete | Announce
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Actions in order, and when to look again even if nothing happens (epoch seconds, 0: no need)."""
+
+    actions: tuple[Action, ...] = ()
+    wake_at: float = 0.0
+
+
+def decide(s: Situation) -> Decision:
+    """Return the next actions for the pod."""
+    if s.phase in TERMINAL:
+        return _ended(s)
+    if is_daemon(s.pod) and s.seen is None:
+        return _daemon(s)
+    if s.deleting:
+        return _stop(s)
+    if s.record.failure is not None:
+        return _fail(s, s.record.failure)
+    if s.result.stage in (Stage.NONE, Stage.SUBMITTING):
+        return _start(s)
+    return _follow(s)
+
+
+def is_daemon(pod: Json) -> bool:
+    """Does a DaemonSet own the pod? Such pods are never submitted: they serve a node, and there is none."""
+    return any(o.get("kind") == "DaemonSet" and o.get("controller") for o in pod["metadata"].get("ownerReferences", []))
+
+
+def _daemon(s: Situation) -> Decision:
+    if s.deleting:
+        return Decision((Delete(),))
+    message = (
+        "DaemonSet pods are not run on virtual nodes; exclude them by a nodeAffinity: label type NotIn virtual-kubelet"
+    )
+    return _show(s, Waiting(reasons.DAEMON, message))
+
+
+def _ended(s: Situation) -> Decision:
+    """A terminal status is final. What is left: a job that outlived it, and the object when its deletion is asked."""
+    alive = s.result.stage not in (Stage.NONE, Stage.ENDED)
+    actions: list[Action] = []
+    if alive and s.now - s.record.forced_at >= FORCE_EVERY:
+        actions.append(Cancel(0, force=True))
+    if s.deleting and not alive:
+        actions.append(Delete())
+    return Decision(tuple(actions), s.now + FORCE_EVERY if alive else 0.0)
+
+
+def _stop(s: Situation) -> Decision:
+    stage = s.result.stage
+    if stage is Stage.ENDED or (stage is Stage.NONE and s.sure):
+        result = s.result if stage is Stage.ENDED else Outcome(Stage.ENDED)
+        fields = status(s, result=result)
+        if differs(fields, s.pod.get("status", {})):
+            return Decision((WriteStatus(fields),), s.now + RESEND_AFTER)
+        return Decision((Delete(),), s.now + RESEND_AFTER)
+    grace = int(s.pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+    force_at = (parse_rfc3339(s.pod["metadata"]["deletionTimestamp"]) or s.now) + FORCE_AFTER
+    actions: list[Action] = []
+    if s.reachable and (s.record.cancel_grace is None or grace < s.record.cancel_grace):
+        actions += [Announce("Normal", reasons.KILLING, "Stopping the pod's job", "killing"), Cancel(grace)]
+    elif s.reachable and s.now >= force_at and s.now - s.record.forced_at >= FORCE_EVERY:
+        actions.append(Cancel(0, force=True))
+    shown = _show(s, None)
+    return Decision((*shown.actions, *actions), max(force_at, s.now + 1.0) if s.now < force_at else s.now + FORCE_EVERY)
+
+
+def _fail(s: Situation, failure: Failure) -> Decision:
+    fields = status(s, failure=failure)
+    event = Announce("Warning", failure.reason, failure.message, f"failed:{failure.reason}")
+    return Decision((event, *_write(s, fields).actions), s.now + RESEND_AFTER)
+
+
+def _start(s: Situation) -> Decision:
+    """Nothing of the job exists, or a submission was interrupted."""
+    if not s.sure or not s.reachable:
+        text = s.trouble or "reading the state of the cluster"
+        return _show(s, s.record.hold or Waiting(reasons.PENDING_SUBMIT, text if s.trouble else ""))
+    if s.result.stage is Stage.NONE and s.has_run:
+        message = "the pod was submitted before, and neither PBS nor its directory on the cluster know of it any more"
+        return _fail(s, Failure(reasons.PBS_VANISHED, message, disruption=True))
+    shown = _show(s, s.record.hold)
+    if s.now < s.record.retry_at:
+        return Decision(shown.actions, s.record.retry_at)
+    return Decision((*shown.actions, Submit()))
+
+
+def _follow(s: Situation) -> Decision:
+    result = s.result
+    job_id = s.seen.job_id if s.seen is not None else None
+    written = s.pod["metadata"].get("annotations", {}).get(names.JOB_ID)
+    if job_id and written != job_id and not s.record.annotated:
+        return Decision((Annotate(job_id),))
+    actions: list[Action] = []
+    if result.stage in (Stage.QUEUED, Stage.HELD) and s.seen is not None and s.seen.pbs.comment:
+        kind = "Warning" if result.stage is Stage.HELD else "Normal"
+        actions.append(Announce(kind, reasons.WAITING, result.message, f"waiting:{result.message}"))
+    if result.stage is Stage.ENDED and result.reason:
+        actions.append(Announce("Warning", result.reason, result.message, f"ended:{result.reason}"))
+    shown = _show(s, None)
+    actions += shown.actions
+    wake = shown.wake_at
+    if s.record.refresh_at and result.stage is not Stage.ENDED:
+        if s.now >= s.record.refresh_at and s.reachable:
+            actions.append(Refresh())
+        wake = min(w for w in (wake, max(s.record.refresh_at, s.now + 1.0)) if w)
+    return Decision(tuple(actions), wake)
+
+
+def _show(s: Situation, hold: Waiting | None) -> Decision:
+    return _write(s, status(s, hold=hold))
+
+
+def _write(s: Situation, fields: Json) -> Decision:
+    """Write `fields` when the API server lacks them; message-only changes at most every five minutes."""
+    if not differs(fields, s.pod.get("status", {})):
+        return Decision()
+    sent = s.record.wrote
+    if sent is not None and _essence(sent) == _essence(fields):
+        if sent != fields and _text(sent) != _text(fields):
+            if s.now - s.record.message_at < MESSAGE_EVERY:
+                return Decision(wake_at=s.record.message_at + MESSAGE_EVERY)
+            return Decision((WriteStatus(fields, message_only=True),))
+        if s.now - s.record.wrote_at < RESEND_AFTER:
+            return Decision(wake_at=s.record.wrote_at + RESEND_AFTER)
+    return Decision((WriteStatus(fields),))
+
+
+def _waitings(fields: Json) -> list[Json]:
+    every = fields.get("initContainerStatuses", []) + fields.get("containerStatuses", [])
+    return [c.get("state", {}).get("waiting", {}) for c in every]
+
+
+def _text(fields: Json) -> list[str]:
+    return [w.get("message", "") for w in _waitings(fields)]
+
+
+def _essence(fields: Json) -> tuple[object, ...]:
+    """What of a status matters at once: all but messages of waiting containers and transition times."""
+    return (
+        fields.get("phase"),
+        fields.get("reason"),
+        fields.get("observedGeneration"),
+        fields.get("podIP"),
+        [(c["type"], c["status"], c.get("reason"), c.get("observedGeneration")) for c in fields.get("conditions", [])],
+        [
+            {**c, "state": {k: ({"reason": v.get("reason")} if k == "waiting" else v) for k, v in c["state"].items()}}
+            for c in fields.get("initContainerStatuses", []) + fields.get("containerStatuses", [])
+        ],
+    )

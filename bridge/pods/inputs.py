@@ -1,0 +1,85 @@
+"""Fetches what a pod's files and variables are made from: ConfigMaps, Secrets and ServiceAccount tokens, by name.
+
+Secrets are never listed. Objects are kept for a few seconds, so that five hundred pods of one Job cost one request
+each; tokens are kept for their pod and asked for anew at 80 % of their life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bridge.kube import Kubernetes, paths
+from bridge.kube.clock import Clock, parse_rfc3339
+from bridge.kube.errors import Invalid, NotFound
+from bridge.plan.model import InputRef, Json, token_request
+
+KEEP = 5.0  # seconds that a fetched ConfigMap or Secret, or its absence, is believed
+REFRESH_EVERY = 60.0  # seconds between looks at ConfigMaps and Secrets of submitted pods
+TOKEN_LIFE = 0.8  # share of a token's life after which it is replaced
+_MOST_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    thing: Json | None
+    until: float
+
+
+class InputSource:
+    """Reads inputs for pods; errors of the API server other than "not found" pass through."""
+
+    def __init__(self, kube: Kubernetes, clock: Clock) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._objects: dict[str, _Kept] = {}
+        self._tokens: dict[tuple[str, InputRef], _Kept] = {}
+
+    async def gather(self, pod: Json, refs: Iterable[InputRef]) -> dict[InputRef, Json | None]:
+        """Return each reference's object, None where there is none."""
+        return {ref: await self._one(pod, ref) for ref in refs}
+
+    def refresh_at(self, pod: Json, refs: Iterable[InputRef]) -> float:
+        """Epoch seconds of the next look that is worth it."""
+        now = self._clock.time()
+        tokens = [k.until for r in refs if (k := self._tokens.get((pod["metadata"]["uid"], r))) is not None]
+        return min([now + REFRESH_EVERY, *tokens])
+
+    def forget(self, uid: str) -> None:
+        """Drop the tokens of a pod that is gone."""
+        for key in [k for k in self._tokens if k[0] == uid]:
+            del self._tokens[key]
+
+    async def _one(self, pod: Json, ref: InputRef) -> Json | None:
+        namespace = pod["metadata"]["namespace"]
+        if ref.kind == "Token":
+            return await self._token(pod, ref)
+        path = (paths.config_map if ref.kind == "ConfigMap" else paths.secret)(namespace, ref.name)
+        now = self._clock.time()
+        kept = self._objects.get(path)
+        if kept is None or kept.until <= now:
+            kept = _Kept(await self._read(path), now + KEEP)
+            if len(self._objects) >= _MOST_KEPT:
+                self._objects.clear()
+            self._objects[path] = kept
+        return kept.thing
+
+    async def _read(self, path: str) -> Json | None:
+        try:
+            return await self._kube.get(path)
+        except NotFound:
+            return None
+
+    async def _token(self, pod: Json, ref: InputRef) -> Json | None:
+        key, now = (pod["metadata"]["uid"], ref), self._clock.time()
+        kept = self._tokens.get(key)
+        if kept is not None and kept.until > now:
+            return kept.thing
+        path = paths.service_account_token(pod["metadata"]["namespace"], ref.name)
+        try:
+            answer = await self._kube.create(path, token_request(pod, ref))
+        except (NotFound, Invalid):
+            return None
+        expires = parse_rfc3339(answer.get("status", {}).get("expirationTimestamp")) or now + ref.expiration
+        self._tokens[key] = _Kept(answer, now + TOKEN_LIFE * min(expires - now, float(ref.expiration or 3600)))
+        return answer

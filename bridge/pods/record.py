@@ -1,0 +1,84 @@
+"""What the agent remembers of a pod between two looks, and the whole situation that a decision is made from.
+
+A record is a cache and a diary of this process only: after a restart it starts empty and nothing is lost, because the
+pod, the pod directory and PBS hold the truth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from bridge.api import names
+from bridge.pods.containers import Waiting
+from bridge.pods.outcome import Outcome, outcome
+from pbs_adapter.models import Json, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The bridge's own decision that the pod ends as Failed. `rejected`: as a kubelet's admission does it."""
+
+    reason: str
+    message: str
+    rejected: bool = False
+    disruption: bool = False
+
+
+@dataclass(slots=True)
+class Record:
+    """Mutable diary of one pod; only `bridge.pods.act` changes it. Times are epoch seconds."""
+
+    hold: Waiting | None = None  # why nothing is submitted
+    failure: Failure | None = None
+    retry_at: float = 0.0  # no submit before
+    attempts: int = 0
+    annotated: bool = False
+    cancel_grace: int | None = None  # the shortest grace asked so far
+    forced_at: float = 0.0  # last qdel asked for
+    refresh_at: float = 0.0  # next look at ConfigMaps, Secrets and tokens; 0: nothing to refresh
+    written: str = ""  # digest of the volumes' content on the cluster
+    wrote: Json | None = None  # last status sent
+    wrote_at: float = 0.0
+    message_at: float = 0.0  # last time that only a message changed
+    announced: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that is known of a pod at `now`.
+
+    sure: the pod directories and PBS have been read completely, so a missing observation means that nothing is there.
+    reachable: the account's channel works; `trouble` says why not.
+    """
+
+    pod: Json
+    record: Record
+    seen: Observation | None
+    sure: bool
+    reachable: bool
+    trouble: str
+    host_ip: str
+    now: float
+
+    @cached_property
+    def result(self) -> Outcome:
+        """What the observation means."""
+        return outcome(self.seen)
+
+    @property
+    def phase(self) -> str:
+        """The phase in the API server."""
+        return str(self.pod.get("status", {}).get("phase", "Pending"))
+
+    @property
+    def deleting(self) -> bool:
+        """Has somebody asked for the pod's deletion?"""
+        return bool(self.pod["metadata"].get("deletionTimestamp"))
+
+    @property
+    def has_run(self) -> bool:
+        """Does the pod's own record in Kubernetes say that it was submitted or ran before?"""
+        states = [s.get("state", {}) for s in self.pod.get("status", {}).get("containerStatuses", [])]
+        ran = any("running" in s or "terminated" in s for s in states)
+        return ran or names.JOB_ID in self.pod["metadata"].get("annotations", {})

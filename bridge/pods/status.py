@@ -1,0 +1,166 @@
+"""The pod status that the API server should show. Pure: the same inputs always give the same status.
+
+A literal table maps the stage of the job to the phase; everything else follows from podrun's container states, as a
+kubelet derives it (kubernetes/pkg/kubelet/status/generate.go).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from bridge.api import reasons
+from bridge.kube.clock import rfc3339
+from bridge.pods.conditions import condition, merge, own_conditions
+from bridge.pods.containers import Waiting, container_status, keep_monotonic
+from bridge.pods.outcome import Outcome, Stage
+from bridge.pods.record import Failure, Situation
+from pbs_adapter.models import Json
+
+
+def status(
+    s: Situation, *, result: Outcome | None = None, hold: Waiting | None = None, failure: Failure | None = None
+) -> Json:
+    """Return the fields of PodStatus that the node owns.
+
+    `result` overrides what the observation means; `hold` says why nothing has been submitted; `failure` is a final
+    decision of the bridge. A key with None is to be removed from the API server's status.
+    """
+    if failure is not None and failure.rejected:
+        return _rejected(s, failure)
+    result = s.result if result is None else result
+    ended = failure is not None or result.stage is Stage.ENDED
+    inits, apps = _containers(s, _waiting(result, hold, failure, ended), ended)
+    initialized = all(c["state"].get("terminated", {}).get("exitCode") == 0 for c in inits)
+    phase = "Failed" if failure is not None else _phase(apps, initialized, result)
+    started = any("waiting" not in c["state"] for c in inits + apps)
+    blocked = result.reason if result.stage is Stage.SUSPENDED else ""
+    wanted = own_conditions(
+        s.pod, phase, inits, apps, network=started and not ended, initialized=initialized, blocked=blocked
+    )
+    cause = failure or result
+    if phase == "Failed" and cause.disruption:
+        text = f"{cause.reason}: {cause.message}"
+        wanted.append(condition("DisruptionTarget", True, reasons.DISRUPTION_TARGET_REASON, text))
+    fields = _addresses(s, started) | {
+        "phase": phase,
+        "conditions": merge(s.pod, wanted, s.now),
+        "containerStatuses": apps,
+        "reason": (cause.reason or None) if phase == "Failed" else None,
+        "message": (cause.message or None) if phase == "Failed" else None,
+    }
+    return fields | ({"initContainerStatuses": inits} if inits else {}) | _generation(s.pod)
+
+
+def _generation(pod: Json) -> Json:
+    generation = pod["metadata"].get("generation")
+    return {} if generation is None else {"observedGeneration": generation}
+
+
+def _rejected(s: Situation, failure: Failure) -> Json:
+    return {
+        "phase": "Failed",
+        "reason": failure.reason,
+        "message": f"Pod was rejected: {failure.message}",
+        "startTime": s.pod.get("status", {}).get("startTime") or rfc3339(s.now),
+    } | _generation(s.pod)
+
+
+def _phase(apps: list[Json], initialized: bool, result: Outcome) -> str:
+    if result.stage is Stage.ENDED:
+        return "Succeeded" if result.succeeded else "Failed"
+    ran = all("waiting" not in c["state"] or c["lastState"] for c in apps)
+    return "Running" if initialized and ran else "Pending"
+
+
+def _waiting(result: Outcome, hold: Waiting | None, failure: Failure | None, ended: bool) -> Waiting:
+    """What containers that never started show."""
+    if failure is not None:
+        return Waiting(failure.reason, failure.message)
+    if ended or result.stage in (Stage.QUEUED, Stage.HELD, Stage.SUSPENDED):
+        return Waiting(result.reason, result.message)
+    return hold or Waiting(reasons.PENDING_SUBMIT)
+
+
+def _containers(s: Situation, waiting: Waiting, ended: bool) -> tuple[list[Json], list[Json]]:
+    view = s.seen.status.get("containers") if s.seen is not None and s.seen.status is not None else None
+    by_name = view if isinstance(view, dict) else {}
+    job = (s.seen.job_id if s.seen is not None else None) or "none"
+    spec, old = s.pod["spec"], s.pod.get("status", {})
+
+    def statuses(key: str, old_key: str) -> list[Json]:
+        before = {c["name"]: c for c in old.get(old_key, [])}
+        return [
+            keep_monotonic(
+                container_status(c, by_name.get(c["name"]), waiting, job=job, ended=ended, now=s.now),
+                before.get(c["name"]),
+            )
+            for c in spec.get(key, [])
+        ]
+
+    inits = statuses("initContainers", "initContainerStatuses")
+    apps = sorted(statuses("containers", "containerStatuses"), key=lambda c: str(c["name"]))
+    return inits, apps
+
+
+def _addresses(s: Situation, started: bool) -> Json:
+    """startTime once; hostIP is the node's address; podIP the compute node's, since containers use its network."""
+    old = s.pod.get("status", {})
+    fields: Json = {
+        "startTime": old.get("startTime") or rfc3339(s.now),
+        "hostIP": s.host_ip,
+        "hostIPs": [{"ip": s.host_ip}],
+    }
+    if old.get("podIP"):
+        return fields | {"podIP": old["podIP"], "podIPs": old.get("podIPs", [{"ip": old["podIP"]}])}
+    if started:
+        reported = s.seen.status.get("host_ip") if s.seen is not None and s.seen.status is not None else None
+        ip = reported if isinstance(reported, str) and _is_address(reported) else s.host_ip
+        fields |= {"podIP": ip, "podIPs": [{"ip": ip}]}
+    return fields
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def differs(wanted: Json, current: Json) -> bool:
+    """Does `current` (the API server's status) lack anything of `wanted`? Conditions of others do not count."""
+    for key, value in wanted.items():
+        if key == "conditions":
+            if _conditions_differ(value, current.get("conditions", [])):
+                return True
+        elif value is None:
+            if current.get(key):
+                return True
+        elif key in ("containerStatuses", "initContainerStatuses"):
+            have = {s["name"]: s for s in current.get(key, [])}
+            if any(_lacks(s, have.get(s["name"], {})) for s in value):
+                return True
+        elif current.get(key) != value:
+            return True
+    return False
+
+
+def _lacks(wanted: Json, current: Json) -> bool:
+    return any(
+        (current.get(k) or {}) != (v or {}) if isinstance(v, dict) else current.get(k, _EMPTY.get(k)) != v
+        for k, v in wanted.items()
+    )
+
+
+_EMPTY = {"imageID": "", "ready": False, "started": False, "restartCount": 0}
+
+
+def _conditions_differ(wanted: list[Json], current: list[Json]) -> bool:
+    have = {c["type"]: c for c in current}
+    return any(
+        (old := have.get(new["type"])) is None
+        or any(
+            (old.get(k) or None) != (new.get(k) or None) for k in ("status", "reason", "message", "observedGeneration")
+        )
+        for new in wanted
+    )

@@ -1,0 +1,1 @@
+"""The PBS side of hpc-bridge: submit, watch and stop jobs on clusters reached over SSH. Knows no Kubernetes."""
