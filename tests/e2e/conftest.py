@@ -1,0 +1,33 @@
+"""One control plane and two PBS clusters for all end-to-end tests; they are real, so they are started once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.testbed import build
+from bridge.testbed.control_plane import ControlPlane
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the control plane before the first test, where no test's time limit counts; once a machine."""
+    if session.config.option.collectonly or not any(item.path.is_relative_to(HERE) for item in session.items):
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+
+    def progress(message: str) -> None:
+        if reporter is not None:
+            reporter.write_line(message)
+
+    build.binaries(progress)
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """A running control plane without nodes."""
+    with ControlPlane() as running:
+        yield running
