@@ -147,7 +147,8 @@ def group_by_host(vnodes: Iterable[Vnode]) -> Dict[str, Tuple[Vnode, ...]]:
 
 def _natural(name: str) -> Tuple[Tuple[int, int, str], ...]:
     """A key that puts h[2] before h[10]."""
-    return tuple((0, int(p[:18]), p) if p[:1].isdigit() else (1, 0, p) for p in _DIGITS.split(name))
+    parts = enumerate(_DIGITS.split(name))  # every second one is a number
+    return tuple((0, int(part[:18]), part) if i % 2 else (1, 0, part) for i, part in parts)
 
 
 def _section(text: bytes, name: str) -> List[Tuple[str, Dict[str, Any]]]:

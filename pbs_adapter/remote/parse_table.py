@@ -39,7 +39,10 @@ class TableRow(NamedTuple):
 
 
 def parse_job_table(text: bytes) -> List[TableRow]:
-    """The rows of one or more tables, in PBS's order. No output is no job; other text without a table: ParseError."""
+    """The rows of one or more tables, in PBS's order. No output is no job.
+
+    Raises ParseError for other text without a table and for a row that cannot be read: a job must not get lost.
+    """
     rows = []  # type: List[TableRow]
     columns = []  # type: List[Tuple[int, int]]
     for line in text.split(b"\n"):
@@ -47,14 +50,12 @@ def parse_job_table(text: bytes) -> List[TableRow]:
             columns = [match.span() for match in re.finditer(rb"-+", line)]
             if len(columns) != len(_COLUMNS):
                 raise ParseError("a job table of {} columns".format(len(columns)))
-        elif not line.strip() or not columns:
+        elif not line.strip():
+            columns = []  # the next server's heading follows
+        elif not columns:
             continue
         elif not line.startswith(b"   "):
-            row = _row(line, columns)
-            if row is None:
-                columns = []  # the next server's heading
-            else:
-                rows.append(row)
+            rows.append(_row(line, columns))
         elif rows:
             rows[-1] = _continued(rows[-1], line)
     if text.strip() and not rows and not re.search(rb"-{5,}(?: -+){4,}", text):
@@ -62,13 +63,13 @@ def parse_job_table(text: bytes) -> List[TableRow]:
     return rows
 
 
-def _row(line: bytes, columns: List[Tuple[int, int]]) -> Optional[TableRow]:
+def _row(line: bytes, columns: List[Tuple[int, int]]) -> TableRow:
     values = {
         name: line[start:end].decode("utf-8", "surrogateescape").strip()
         for name, (start, end) in zip(_COLUMNS, columns)
     }
     if values["state"] not in _STATES:
-        return None
+        raise ParseError("not a row of the job table: {!r}".format(line[:200]))
     hosts = line[columns[-1][1] :].decode("utf-8", "surrogateescape").strip()
     return TableRow(
         job_id=values["job_id"],
