@@ -1,0 +1,148 @@
+"""The plan of a pod: everything that its spec and the cluster's settings alone decide.
+
+`plan` never raises, whatever the pod looks like: what cannot be read is a refusal too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from bridge.api import reasons
+from bridge.api.settings import Cluster
+from bridge.plan import downward, fields, resources, sources, volumes
+from bridge.plan.containers import runtime
+from bridge.plan.environment import named
+from bridge.plan.model import Json, Plan, Refusal
+from pbs_adapter.models import JobOptions
+
+_MIRROR = "kubernetes.io/config.mirror"
+_HOST_COMMAND = "the runtime host has no image to take a command from; give the container a command"
+
+
+def plan(pod: Json, cluster: Cluster) -> Plan:
+    """What the pod needs from this cluster. A plan with refusals must not be submitted."""
+    pod = pod if isinstance(pod, dict) else {}
+    metadata, broken = _metadata(pod)
+    spec: Json = pod["spec"] if isinstance(pod.get("spec"), dict) else {}
+    refused, malformed = fields.examine(spec)
+    if not spec.get("containers"):
+        malformed.append(Refusal("spec.containers", "is missing"))
+    malformed = malformed or resources.bad_quantities(pod)
+    if broken or malformed:
+        return _build(metadata, {}, JobOptions(1, 0, 1), [*broken, *malformed, *refused], cluster)
+    options, unfit = resources.options(pod, cluster)
+    refused = [*_owner(metadata), *refused, *unfit, *_containers(pod, cluster), *_volumes(pod, cluster)]
+    result = _build(metadata, spec, options, refused, cluster)
+    return result if refused else _with_inputs(result, pod)
+
+
+def _build(metadata: Json, spec: Json, options: JobOptions, refused: list[Refusal], cluster: Cluster) -> Plan:
+    return Plan(
+        uid=str(metadata.get("uid") or ""),
+        namespace=str(metadata.get("namespace") or "default"),
+        name=str(metadata.get("name") or ""),
+        options=options,
+        refusals=tuple(refused),
+        deadline=resources.whole(spec.get("activeDeadlineSeconds"), 0) or None,
+        grace=resources.whole(spec.get("terminationGracePeriodSeconds"), 30),
+        # Within the margin, so that a pod gets all of the time it asked for.
+        end_margin=max(1, min(20, int(cluster.walltime_margin) // 3)),
+    )
+
+
+def _with_inputs(bare: Plan, pod: Json) -> Plan:
+    refreshed = any(volumes.is_files(volume) for volume in pod["spec"].get("volumes") or [])
+    return replace(bare, inputs=sources.references(pod), refreshed=refreshed)
+
+
+def _metadata(pod: Json) -> tuple[Json, list[Refusal]]:
+    metadata = pod.get("metadata")
+    if not isinstance(metadata, dict):
+        return {}, [Refusal("metadata", "is missing")]
+    maps = ("labels", "annotations")
+    odd = [key for key in maps if metadata.get(key) is not None and not isinstance(metadata[key], dict)]
+    return metadata, [Refusal(f"metadata.{key}", "must be a mapping") for key in odd]
+
+
+def _owner(metadata: Json) -> Iterator[Refusal]:
+    owners: list[Any] = metadata.get("ownerReferences") or []
+    if any(isinstance(owner, dict) and owner.get("kind") == "DaemonSet" for owner in owners):
+        text = (
+            "DaemonSet pods do not run on virtual nodes; add nodeAffinity `type NotIn virtual-kubelet` to the DaemonSet"
+        )
+        yield Refusal("metadata.ownerReferences", text)
+    if _MIRROR in (metadata.get("annotations") or {}):
+        yield Refusal("metadata.annotations", "static pods do not run on virtual nodes")
+
+
+def _containers(pod: Json, cluster: Cluster) -> Iterator[Refusal]:
+    mountable = {volume["name"]: volume for volume in pod["spec"].get("volumes") or []}
+    for key in ("initContainers", "containers"):
+        for index, container in enumerate(resources.containers(pod, key)):
+            path = f"spec.{key}[{index}]"
+            if runtime(container["image"], cluster) is None:
+                text = (
+                    f"no rule of cluster {cluster.name} maps image {container['image'][:200]}; ask its admin to add one"
+                )
+                yield Refusal(f"{path}.image", text, reasons.IMAGE_NOT_MAPPED)
+            if not container.get("command"):
+                yield Refusal(f"{path}.command", _HOST_COMMAND)
+            yield from _variables(pod, container, path)
+            yield from _mounts(container, mountable, path)
+
+
+def _variables(pod: Json, container: Json, path: str) -> Iterator[Refusal]:
+    for index, variable in enumerate(container.get("env") or []):
+        origin = variable.get("valueFrom") or {}
+        problem = _own_problem(pod, origin, container, env=True)
+        if "=" in variable["name"] or "\0" in variable["name"]:
+            problem = "a variable's name cannot hold = or NUL"
+        if problem:
+            yield Refusal(f"{path}.env[{index}]", problem)
+
+
+def _own_problem(pod: Json, source: Json, container: Json | None, *, env: bool) -> str | None:
+    if source.get("fieldRef"):
+        return downward.field_problem(source["fieldRef"]["fieldPath"], env=env)
+    if source.get("resourceFieldRef"):
+        ref = source["resourceFieldRef"]
+        target = named(pod, ref["containerName"]) if ref.get("containerName") else container
+        return downward.resource_problem(ref, target)
+    return None
+
+
+def _mounts(container: Json, mountable: dict[str, Json], path: str) -> Iterator[Refusal]:
+    for index, mount in enumerate(container.get("volumeMounts") or []):
+        if mount["name"] not in mountable:
+            yield Refusal(f"{path}.volumeMounts[{index}].name", f"there is no volume {mount['name'][:80]!r}")
+        if mount.get("subPath") and not volumes.safe_path(mount["subPath"]):
+            yield Refusal(f"{path}.volumeMounts[{index}].subPath", "must be a relative path without ..")
+
+
+def _volumes(pod: Json, cluster: Cluster) -> Iterator[Refusal]:
+    every = [*resources.containers(pod, "initContainers"), *resources.containers(pod, "containers")]
+    mounts = [mount for container in every for mount in container.get("volumeMounts") or []]
+    for index, volume in enumerate(pod["spec"].get("volumes") or []):
+        path = f"spec.volumes[{index}]"
+        if volume.get("hostPath"):
+            writes = any(m["name"] == volume["name"] and not m.get("readOnly") for m in mounts)
+            problem = volumes.host_path_problem(volume["hostPath"]["path"], writes=writes, cluster=cluster)
+            if problem:
+                yield Refusal(f"{path}.hostPath.path", problem)
+        for source in [volume, *((volume.get("projected") or {}).get("sources") or [])]:
+            yield from _items(pod, source, path)
+
+
+def _items(pod: Json, source: Json, path: str) -> Iterator[Refusal]:
+    for kind in ("configMap", "secret", "downwardAPI"):
+        for item in (source.get(kind) or {}).get("items") or []:
+            problem = _own_problem(pod, item, None, env=False)
+            if not volumes.safe_path(item["path"]):
+                problem = "a path must be relative and without .."
+            if problem:
+                yield Refusal(f"{path}.{kind}.items[{item['path'][:80]}]", problem)
+    token = source.get("serviceAccountToken")
+    if token and not volumes.safe_path(token["path"]):
+        yield Refusal(f"{path}.serviceAccountToken.path", "must be a relative path without ..")

@@ -1,0 +1,208 @@
+"""What a pod asks of PBS: the table of DESIGN 7 as code.
+
+Everything a pod author writes that ends in a qsub option passes a strict pattern here; what does not is refused with
+a text that says what is allowed. The admin's settings are trusted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from bridge.api import names, reasons
+from bridge.api.settings import Cluster, parse_duration
+from bridge.plan import quantity
+from bridge.plan.model import Json, Refusal
+from pbs_adapter.models import JobOptions
+
+JOB_OVERHEAD = 256 << 20  # podrun, bubblewrap and page cache of logs count as the job's memory
+LONGEST = 10 * 365 * 86400
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,63}", re.ASCII)
+_PLACE = re.compile(
+    r"(?:free|pack|scatter|vscatter)(?::(?:excl|exclhost|shared))?(?::group=[A-Za-z][A-Za-z0-9_]{0,63})?", re.ASCII
+)
+
+
+def containers(pod: Json, key: str) -> list[Json]:
+    """The containers under `key` ("containers" or "initContainers")."""
+    return pod.get("spec", {}).get(key) or []
+
+
+def asked(container: Json, resource: str, *, limit_first: bool) -> Fraction | None:
+    """One container's request or limit, whichever of the two is preferred and there."""
+    declared = container.get("resources") or {}
+    order = ("limits", "requests") if limit_first else ("requests", "limits")
+    for side in order:
+        value = (declared.get(side) or {}).get(resource)
+        if value is not None:
+            return quantity.parse(value)
+    return None
+
+
+def memory(container: Json, cluster: Cluster) -> int:
+    """Bytes one container may use: its limit, else its request, else the cluster's default."""
+    value = asked(container, "memory", limit_first=True)
+    return cluster.memory if value is None else quantity.ceil(value)
+
+
+def cpu_millis(container: Json) -> int:
+    """Thousandths of a CPU one container asks for; 0 when it does not say."""
+    return quantity.ceil((asked(container, "cpu", limit_first=False) or Fraction(0)) * 1000)
+
+
+def _together(pod: Json, each: Callable[[Json], Fraction | int]) -> Fraction:
+    """App containers run side by side, init containers one after the other before them."""
+    apps = sum((Fraction(each(c)) for c in containers(pod, "containers")), Fraction(0))
+    return max([apps, *(Fraction(each(c)) for c in containers(pod, "initContainers"))])
+
+
+def _overhead(pod: Json, resource: str) -> Fraction:
+    return quantity.parse((pod["spec"].get("overhead") or {}).get(resource, 0))
+
+
+def ncpus(pod: Json) -> int:
+    """CPUs of the chunk; PBS counts whole ones, and a job has at least one."""
+    millis = _together(pod, cpu_millis) + _overhead(pod, "cpu") * 1000
+    return max(1, quantity.ceil(millis / 1000))
+
+
+def mem_bytes(pod: Json, cluster: Cluster) -> int:
+    """Memory of the chunk in bytes, with emptyDirs of medium Memory and what the job itself needs."""
+    ram_disks = sum(
+        quantity.parse(volume["emptyDir"].get("sizeLimit") or 0)
+        for volume in pod["spec"].get("volumes") or []
+        if (volume.get("emptyDir") or {}).get("medium") == "Memory"
+    )
+    total = _together(pod, lambda c: memory(c, cluster)) + _overhead(pod, "memory") + ram_disks
+    return quantity.ceil(total) + JOB_OVERHEAD
+
+
+def _declared(pod: Json) -> Iterable[tuple[str, str, object]]:
+    for key in ("initContainers", "containers"):
+        for index, container in enumerate(containers(pod, key)):
+            for side in ("requests", "limits"):
+                for resource, value in ((container.get("resources") or {}).get(side) or {}).items():
+                    yield f"spec.{key}[{index}].resources.{side}", resource, value
+
+
+def bad_quantities(pod: Json) -> list[Refusal]:
+    """Quantities that cannot be read. The API server lets none through; `render` sees what people typed."""
+    spec = pod["spec"]
+    places = [(f"{path}[{name}]", value) for path, name, value in _declared(pod)]
+    places += [(f"spec.overhead[{name}]", value) for name, value in (spec.get("overhead") or {}).items()]
+    for index, volume in enumerate(spec.get("volumes") or []):
+        limit = (volume.get("emptyDir") or {}).get("sizeLimit")
+        if limit is not None:
+            places.append((f"spec.volumes[{index}].emptyDir.sizeLimit", limit))
+    found = []
+    for path, value in places:
+        try:
+            quantity.parse(value)
+        except ValueError as error:
+            found.append(Refusal(path, str(error)))
+    return found
+
+
+def chunk_resources(pod: Json, cluster: Cluster) -> tuple[dict[str, int | str], list[Refusal]]:
+    """Further resources of the chunk by the cluster's map; those without a place in PBS are refused."""
+    wanted: dict[str, str] = {}
+    for path, resource, value in _declared(pod):
+        if resource not in ("cpu", "memory") and quantity.parse(value):
+            wanted.setdefault(resource, path)
+    chunk: dict[str, int | str] = {}
+    refused = []
+    for resource, path in wanted.items():
+        if resource in cluster.resources:
+            total = _together(pod, lambda c, r=resource: asked(c, r, limit_first=True) or 0)  # type: ignore[misc]
+            sized = resource == "ephemeral-storage"  # bytes; PBS writes them with a unit
+            chunk[cluster.resources[resource]] = f"{quantity.ceil(total / 1024)}kb" if sized else quantity.ceil(total)
+        elif resource != "ephemeral-storage":
+            known = ", ".join(sorted(cluster.resources)) or "none"
+            refused.append(Refusal(path, f"{resource} has no PBS resource on cluster {cluster.name} (mapped: {known})"))
+    return chunk, refused
+
+
+class Annotations:
+    """Reads the author's annotations; collects a refusal for each that may not be passed to PBS."""
+
+    def __init__(self, pod: Json) -> None:
+        self._values: Mapping[str, Any] = pod.get("metadata", {}).get("annotations") or {}
+        self.refused: list[Refusal] = []
+        known = ", ".join(names.AUTHOR_ANNOTATIONS)
+        for name in self._values:
+            if str(name).startswith(names.PREFIX) and name not in names.AUTHOR_ANNOTATIONS:
+                self._refuse(name, f"is not known; known are {known}")
+
+    def _refuse(self, name: str, message: str) -> None:
+        path = f"metadata.annotations[{name[:80]}]"
+        self.refused.append(Refusal(path, message, reasons.INVALID_ANNOTATION))
+
+    def get(self, name: str, pattern: re.Pattern[str], allowed: str, *, permitted: bool = True) -> str | None:
+        """The value where it is there, permitted and matches; `allowed` tells the author what would."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not permitted:
+            self._refuse(name, "this cluster's settings do not let pods choose it (allowProjectAnnotation)")
+        elif not isinstance(value, str):
+            self._refuse(name, "must be text; quote it")
+        elif not pattern.fullmatch(value):
+            self._refuse(name, f"{value[:60]!r} is not accepted; {allowed}")
+        else:
+            return value
+        return None
+
+    def queue(self, cluster: Cluster) -> str | None:
+        """The queue chosen, which the cluster's settings must list."""
+        choices = sorted({*cluster.queues, *([cluster.queue] if cluster.queue else [])})
+        pattern = re.compile("|".join(map(re.escape, choices)) or r"(?!)")
+        return self.get(names.QUEUE, pattern, f"queues that pods may name here: {', '.join(choices) or 'none'}")
+
+    def walltime(self) -> int | None:
+        """Seconds asked for."""
+        allowed = "write seconds, 90s, 15m, 2h, 1h30m or HH:MM:SS, at most ten years"
+        text = self.get(names.WALLTIME, re.compile(r"[0-9hmsd:]{1,32}", re.ASCII), allowed)
+        if text is None:
+            return None
+        try:
+            seconds = int(parse_duration(text))  # type: ignore[call-overload]  # a str gives a number or ValueError
+        except ValueError:
+            seconds = 0
+        if 0 < seconds <= LONGEST:
+            return int(seconds)
+        self._refuse(names.WALLTIME, f"{text!r} is not accepted; {allowed}")
+        return None
+
+
+def whole(value: object, default: int) -> int:
+    """A whole number that may be missing."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def options(pod: Json, cluster: Cluster) -> tuple[JobOptions, list[Refusal]]:
+    """The job's options, and what of the pod cannot become one."""
+    spec, namespace = pod["spec"], pod.get("metadata", {}).get("namespace") or "default"
+    annotations = Annotations(pod)
+    deadline = whole(spec.get("activeDeadlineSeconds"), 0)
+    wished = annotations.walltime()
+    seconds = deadline or wished or cluster.walltime
+    total = seconds + whole(spec.get("terminationGracePeriodSeconds"), 30) + cluster.walltime_margin
+    chosen = cluster.allow_project_annotation
+    words = "letters, digits and _.@+=- (at most 64, not starting with a sign)"
+    chunk, refused = chunk_resources(pod, cluster)
+    built = JobOptions(
+        ncpus=ncpus(pod),
+        mem_bytes=mem_bytes(pod, cluster),
+        walltime=quantity.ceil(Fraction(total)),
+        resources=chunk,
+        place=annotations.get(
+            names.PLACE, _PLACE, "write free, pack, scatter or vscatter, then :excl, :group=RESOURCE"
+        ),
+        queue=annotations.queue(cluster) or cluster.queue,
+        project=annotations.get(names.PROJECT, _WORD, words, permitted=chosen) or cluster.projects.get(namespace),
+        accounting=annotations.get(names.ACCOUNT, _WORD, words, permitted=chosen) or cluster.accounting.get(namespace),
+        priority=cluster.priority_classes.get(spec.get("priorityClassName") or ""),
+    )
+    return built, [*annotations.refused, *refused]
