@@ -19,7 +19,7 @@ class KubeError(Exception):
     """`status` is the HTTP status (0: no answer), `reason` the API's reason (`AlreadyExists`), `message` its text."""
 
     def __init__(self, status: int, reason: str, message: str, *, retry_after: float | None = None) -> None:
-        super().__init__(f"{reason or status}: {message}")
+        super().__init__(f"{reason}: {message}" if reason else message)
         self.status = status
         self.reason = reason
         self.message = message

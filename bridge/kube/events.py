@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Literal
 
 import structlog
 
@@ -25,7 +24,6 @@ ATTEMPTS = 5
 MAX_MESSAGE = 1024  # the API's limit
 
 log = structlog.get_logger(__name__)
-EventType = Literal["Normal", "Warning"]
 
 
 @dataclass(slots=True)
@@ -33,7 +31,7 @@ class _Pending:
     """An event to be written: `count` times since the last write."""
 
     about: Json  # involvedObject
-    type: EventType
+    type: str
     reason: str
     message: str
     first: float
@@ -71,19 +69,22 @@ class Recorder:
     def __repr__(self) -> str:
         return f"<Recorder pending={len(self._pending)} remembered={len(self._counts)}>"
 
-    def event(self, obj: Json, type: EventType, reason: str, message: str) -> None:
-        """Record that `reason` happened to `obj` (any object with kind and metadata, a Pod if it has no kind)."""
-        metadata = obj["metadata"]
+    def event(self, thing: Json, kind: str, reason: str, message: str) -> None:
+        """Record that `reason` happened to `thing`; `kind` is Normal or Warning.
+
+        `thing` is any object with metadata; items of lists have no kind of their own, and are then taken for Pods.
+        """
+        metadata = thing["metadata"]
         about = {
-            "apiVersion": obj.get("apiVersion", "v1"),
-            "kind": obj.get("kind", "Pod"),
+            "apiVersion": thing.get("apiVersion", "v1"),
+            "kind": thing.get("kind", "Pod"),
             "name": metadata["name"],
             "uid": metadata.get("uid", ""),
         }
         if namespace := metadata.get("namespace"):
             about["namespace"] = namespace
         now = self._clock.time()
-        new = _Pending(about, type, reason, message[:MAX_MESSAGE], now, now)
+        new = _Pending(about, kind, reason, message[:MAX_MESSAGE], now, now)
         if known := self._pending.get(new.name):
             known.count += 1
             known.last = now

@@ -1,0 +1,228 @@
+"""What the agent knows of one cluster, and the one way to act on it.
+
+A loop per account follows the jobs by long poll, another takes the census; both only replace what is known and wake
+those who listen. Nothing here decides about pods. A failed poll changes health, never an observation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from fnmatch import fnmatchcase
+
+import structlog
+
+from bridge.api.settings import Cluster as ClusterSettings
+from bridge.clusters.books import Books
+from bridge.clusters.health import ClusterHealth, differs, judge
+from bridge.kube.clock import BackOff, Clock, SystemClock, wait
+from bridge.telemetry import Metrics
+from pbs_adapter.errors import AdapterError, Fenced, OutcomeUnknown
+from pbs_adapter.models import (
+    Census,
+    Cluster,
+    JobRef,
+    JobRequest,
+    LogQuery,
+    Observation,
+    PodFile,
+    VolumeFiles,
+)
+
+LONG_POLL = 20.0  # s the helper may wait for a change
+TICK = 0.5  # s between two looks at the channel's state while a poll pauses after an error
+
+log = structlog.get_logger(__name__)
+
+
+class ClusterLink:
+    """One cluster. `on_change` callbacks get the UIDs whose observation changed; `on_health` ones are called when
+    health or the census changed. Both are lists; callbacks run on the loop and must not raise or block.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        adapter: Cluster,
+        *,
+        metrics: Metrics | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings
+        self.census: Census | None = None
+        self.on_change: list[Callable[[set[str]], None]] = []
+        self.on_health: list[Callable[[], None]] = []
+        self._adapter = adapter
+        self._metrics = metrics
+        self._clock = clock or SystemClock()
+        self._books = {account.name: Books() for account in settings.accounts}
+        self._census_due = asyncio.Event()
+        self._health = ClusterHealth(False, "not connected yet", self._clock.time())
+
+    def __repr__(self) -> str:
+        return f"<ClusterLink {self.settings.name} reachable={self._health.reachable} jobs={len(self.observations)}>"
+
+    async def run(self) -> None:
+        """Follow jobs and census until cancelled. Raises Fenced when a newer leader has spoken to an account."""
+        async with asyncio.TaskGroup() as tasks:
+            for account in self._books:
+                tasks.create_task(self._follow(account), name=f"{self.settings.name}.jobs.{account}")
+            tasks.create_task(self._take_census(), name=f"{self.settings.name}.census")
+
+    async def aclose(self) -> None:
+        """Close the channels."""
+        await self._adapter.aclose()
+
+    # What is known
+
+    @property
+    def observations(self) -> dict[str, Observation]:
+        """All observations by UID: a copy."""
+        return {uid: seen for books in self._books.values() for uid, seen in books.observations.items()}
+
+    def of_account(self, account: str) -> Mapping[str, Observation]:
+        """One account's observations by UID: not a copy, changes with the next report."""
+        return self._books[account].observations
+
+    def seen(self, uid: str) -> Observation | None:
+        """The latest observation of a pod."""
+        for books in self._books.values():
+            if (found := books.observations.get(uid)) is not None:
+                return found
+        return None
+
+    def complete(self, account: str) -> bool:
+        """Whether a UID without observation certainly has nothing on the cluster now."""
+        books = self._books.get(account)
+        return books is not None and books.complete and not books.problem
+
+    def trouble(self, account: str) -> str:
+        """Why the account cannot be used now; empty when it can."""
+        return self.health().trouble.get(account, f"there is no account {account!r}")
+
+    def health(self) -> ClusterHealth:
+        """State of the channels, of PBS, and the age of what is known."""
+        now = self._clock.monotonic()
+        times = [books.reported_at for books in self._books.values()]
+        return self._health.aged(None if None in times else max(now - at for at in times if at is not None))
+
+    def account_for(self, namespace: str) -> str | None:
+        """The first account that serves the namespace."""
+        for account in self.settings.accounts:
+            if any(fnmatchcase(namespace, pattern) for pattern in account.namespaces):
+                return account.name
+        return None
+
+    # Acting: errors of `pbs_adapter.errors` pass to the caller
+
+    async def submit(self, job: JobRequest) -> str:
+        """See `models.Cluster.submit`. From then on the UID counts as seen, whatever came of it."""
+        try:
+            job_id = await self._adapter.submit(job)
+        except OutcomeUnknown:
+            self._books[job.ref.account].note(job.ref.uid, None, self._clock.monotonic())
+            raise
+        self._books[job.ref.account].note(job.ref.uid, job_id, self._clock.monotonic())
+        return job_id
+
+    async def write(self, ref: JobRef, files: tuple[PodFile, ...], volumes: tuple[VolumeFiles, ...]) -> None:
+        """See `models.Cluster.write`."""
+        await self._adapter.write(ref, files, volumes)
+
+    async def cancel(self, ref: JobRef, grace: int, *, force: bool = False) -> None:
+        """See `models.Cluster.cancel`."""
+        await self._adapter.cancel(ref, grace, force=force)
+
+    async def remove(self, ref: JobRef) -> None:
+        """See `models.Cluster.remove`."""
+        await self._adapter.remove(ref)
+
+    def logs(self, ref: JobRef, query: LogQuery) -> AsyncIterator[bytes]:
+        """See `models.Cluster.logs`."""
+        return self._adapter.logs(ref, query)
+
+    # The loops
+
+    async def _follow(self, account: str) -> None:
+        books, back_off = self._books[account], BackOff(0.5, 15.0)
+        while True:
+            asked_at = self._clock.monotonic()
+            try:
+                report = await self._adapter.jobs(account, books.cursor, LONG_POLL)
+            except Fenced:
+                raise
+            except AdapterError as error:
+                if books.problem != str(error):
+                    log.warning("cluster.poll_failed", cluster=self.settings.name, account=account, error=str(error))
+                books.failed(str(error))
+                self._judge()
+                await self._pause(account, back_off.pause())
+                continue
+            back_off.reset()
+            if not books.cursor and self._metrics is not None:
+                spent = self._clock.monotonic() - asked_at
+                self._metrics.poll_seconds.labels(self.settings.name, "jobs").observe(spent)
+            changed = books.apply(report, asked_at, self._clock.monotonic())
+            self._judge()
+            self._tell(changed)
+
+    async def _pause(self, account: str, seconds: float) -> None:
+        """Wait, but not longer than until the channel is up again."""
+        until = self._clock.monotonic() + seconds
+        was_down = not self._connected(account)
+        while (left := until - self._clock.monotonic()) > 0:
+            await self._clock.sleep(min(TICK, left))
+            if self._connected(account) and was_down:
+                return
+
+    def _connected(self, account: str) -> bool:
+        channel = self._adapter.health().get(account)
+        return channel is not None and channel.connected
+
+    async def _take_census(self) -> None:
+        back_off = BackOff(1.0, 30.0)
+        while True:
+            asked_at = self._clock.monotonic()
+            try:
+                census = await self._adapter.census()
+            except Fenced:
+                raise
+            except AdapterError as error:
+                log.info("cluster.census_failed", cluster=self.settings.name, error=str(error))
+                await wait(self._clock, self._census_due, min(back_off.pause(), self.settings.census))
+                continue
+            back_off.reset()
+            if self._metrics is not None:
+                spent = self._clock.monotonic() - asked_at
+                self._metrics.poll_seconds.labels(self.settings.name, "census").observe(spent)
+            self.census = census
+            for listener in self.on_health:
+                listener()
+            await wait(self._clock, self._census_due, self.settings.census)
+
+    def _judge(self) -> None:
+        """Work out the health anew; tell of a change, and take a census at once when the cluster came back."""
+        channels = self._adapter.health()
+        old = self._health
+        problems = {name: books.problem for name, books in self._books.items()}
+        self._health = judge(old, channels, problems, self._clock.time())
+        if self._metrics is not None:
+            for name in self._books:
+                self._metrics.channel_connected.labels(self.settings.name, name).set(self._connected(name))
+        if differs(old, self._health):
+            level = log.info if self._health.reachable else log.warning
+            level(
+                "cluster.health",
+                cluster=self.settings.name,
+                reachable=self._health.reachable,
+                text=self._health.message,
+            )
+            if self._health.reachable and not old.reachable:
+                self._census_due.set()
+            for listener in self.on_health:
+                listener()
+
+    def _tell(self, changed: set[str]) -> None:
+        if changed:
+            for listener in self.on_change:
+                listener(changed)
