@@ -41,7 +41,6 @@ class Link(Protocol):
     async def submit(self, job: JobRequest) -> str: ...
     async def write(self, ref: JobRef, files: tuple[PodFile, ...], volumes: tuple[VolumeFiles, ...]) -> None: ...
     async def cancel(self, ref: JobRef, grace: int, *, force: bool = False) -> None: ...
-    def note(self, uid: str, job_id: str | None) -> None: ...
 
 
 class EventSink(Protocol):
@@ -142,7 +141,6 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
     except Fenced:
         raise
     except OutcomeUnknown as error:
-        scene.link.note(ref.uid, None)
         _hold(scene, pod, record, Waiting(reasons.PENDING_SUBMIT, str(error)), FAULT_RETRY)
         return
     except Backlog as error:
@@ -157,11 +155,10 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
         record.failure = Failure(reasons.PBS_REJECTED, str(error))
         return
     scene.observe_submit(scene.clock.monotonic() - started)
-    scene.link.note(ref.uid, job_id)
     record.hold, record.attempts = None, 0
     if plan.refreshed:
         record.refresh_at = scene.inputs.refresh_at(pod, plan.inputs)
-        record.written = _digest(request.files, request.volumes)
+        record.written = _digest(request.volumes)
     queue = request.options.queue
     scene.events.event(
         pod,
@@ -186,13 +183,11 @@ async def _refresh(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Rec
     record.refresh_at = scene.clock.time() + CONFIG_RETRY
     inputs = await scene.inputs.gather(pod, plan.inputs)
     try:
-        files, volumes = refresh(pod, plan, inputs, node=scene.facts(), cluster=scene.cluster)
-        digest = _digest(files, volumes)
+        volumes = refresh(pod, plan, inputs, node=scene.facts())
+        digest = _digest(volumes)
         if digest != record.written:
-            await scene.link.write(ref, files, volumes)
+            await scene.link.write(ref, (), volumes)
             record.written = digest
-    except MissingInput:
-        pass  # as on any node: what was deleted after the start stays as it was
     except Fenced:
         raise
     except (Retry, OutcomeUnknown):
@@ -202,7 +197,7 @@ async def _refresh(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Rec
     record.refresh_at = scene.inputs.refresh_at(pod, plan.inputs)
 
 
-def _digest(files: tuple[PodFile, ...], volumes: tuple[VolumeFiles, ...]) -> str:
+def _digest(volumes: tuple[VolumeFiles, ...]) -> str:
     total = hashlib.sha256()
     for volume in volumes:
         for file in volume.files:

@@ -164,3 +164,16 @@ def _conditions_differ(wanted: list[Json], current: list[Json]) -> bool:
         )
         for new in wanted
     )
+
+
+def shown_state(pod: Json) -> str:
+    """One word for the pod, as in kubectl's STATUS column: a waiting reason, else the pod's reason, else its phase."""
+    status = pod.get("status", {})
+    if pod["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    if status.get("reason"):
+        return str(status["reason"])
+    for container in status.get("initContainerStatuses", []) + status.get("containerStatuses", []):
+        if reason := container.get("state", {}).get("waiting", {}).get("reason"):
+            return str(reason)
+    return "Completed" if status.get("phase") == "Succeeded" else str(status.get("phase", "Pending"))

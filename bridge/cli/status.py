@@ -1,0 +1,70 @@
+"""`hpc-bridge status`: what a running agent knows, read from its own endpoint."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+DEFAULT = "127.0.0.1:10280"
+
+
+@click.command()
+@click.option("--agent", default=DEFAULT, show_default=True, metavar="ADDRESS:PORT", help="The agent's statusListen.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def status(agent: str, output: str) -> None:
+    """Show clusters, report age, queues, pods by state, and the channels' health."""
+    try:
+        with urllib.request.urlopen(f"http://{agent}/status", timeout=5) as answer:
+            report = json.load(answer)
+    except (OSError, urllib.error.URLError, ValueError) as error:
+        click.echo(f"no agent answers at {agent} ({error}); give its statusListen with --agent", err=True)
+        raise SystemExit(1) from None
+    if output == "json":
+        click.echo(json.dumps(report, indent=2))
+        return
+    role = "leads" if report["leading"] else "does not lead"
+    click.echo(f"hpc-bridge {report['version']}; this agent {role} (epoch {report['epoch']})")
+    console = Console()
+    console.print(_clusters(report["clusters"]))
+    console.print(_queues(report["clusters"]))
+
+
+def _clusters(clusters: list[dict[str, Any]]) -> Table:
+    table = Table("cluster", "node", "reachable", "report age", "PBS", "channels", "pods", box=None, pad_edge=False)
+    for cluster in clusters:
+        age = cluster["reportAgeSeconds"]
+        pods = ", ".join(f"{count} {state}" for state, count in sorted(cluster["pods"].items()))
+        table.add_row(
+            cluster["name"],
+            cluster["node"],
+            "yes" if cluster["reachable"] else f"no: {cluster['message']}",
+            "never" if age is None else f"{age:.0f} s",
+            cluster["pbsVersion"] or "?",
+            "; ".join(_channel(c) for c in cluster["channels"]),
+            pods or "none",
+        )
+    return table
+
+
+def _channel(channel: dict[str, Any]) -> str:
+    since = max(0, int(time.time() - channel["since"]))
+    if not channel["connected"]:
+        return f"{channel['account']}: down for {since} s ({channel['message']})"
+    rtt = "" if channel["rttMs"] is None else f", {channel['rttMs']:.1f} ms"
+    return f"{channel['account']}: up for {since} s{rtt}"
+
+
+def _queues(clusters: list[dict[str, Any]]) -> Table:
+    table = Table("cluster", "queue", "enabled", "started", "queued", "running", box=None, pad_edge=False)
+    for cluster in clusters:
+        for queue in cluster["queues"]:
+            flags = ("yes" if queue[key] else "no" for key in ("enabled", "started"))
+            table.add_row(cluster["name"], queue["name"], *flags, str(queue["queued"]), str(queue["running"]))
+    return table

@@ -1,0 +1,1 @@
+"""The HTTPS API that kube-apiserver calls on each virtual node, and the agent's own plain status endpoint."""
