@@ -30,7 +30,7 @@ from pbs_adapter.models import (
 )
 
 LONG_POLL = 20.0  # s the helper may wait for a change
-TICK = 0.5  # s between two looks at the channel's state while a poll pauses after an error
+TICK = 1.0  # s between two looks at the channels' state
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,8 @@ class ClusterLink:
         self._clock = clock or SystemClock()
         self._books = {account.name: Books() for account in settings.accounts}
         self._census_due = asyncio.Event()
-        self._health = ClusterHealth(False, "not connected yet", self._clock.time())
+        start = self._clock.time()
+        self._health = judge(ClusterHealth(False, "", start), {}, self._problems(), start)
 
     def __repr__(self) -> str:
         return f"<ClusterLink {self.settings.name} reachable={self._health.reachable} jobs={len(self.observations)}>"
@@ -68,6 +69,7 @@ class ClusterLink:
             for account in self._books:
                 tasks.create_task(self._follow(account), name=f"{self.settings.name}.jobs.{account}")
             tasks.create_task(self._take_census(), name=f"{self.settings.name}.census")
+            tasks.create_task(self._watch_health(), name=f"{self.settings.name}.health")
 
     async def aclose(self) -> None:
         """Close the channels."""
@@ -144,7 +146,7 @@ class ClusterLink:
     # The loops
 
     async def _follow(self, account: str) -> None:
-        books, back_off = self._books[account], BackOff(0.5, 15.0)
+        books, back_off = self._books[account], BackOff(0.5, 5.0)
         while True:
             asked_at = self._clock.monotonic()
             try:
@@ -156,7 +158,7 @@ class ClusterLink:
                     log.warning("cluster.poll_failed", cluster=self.settings.name, account=account, error=str(error))
                 books.failed(str(error))
                 self._judge()
-                await self._pause(account, back_off.pause())
+                await self._clock.sleep(back_off.pause())
                 continue
             back_off.reset()
             if not books.cursor and self._metrics is not None:
@@ -166,14 +168,14 @@ class ClusterLink:
             self._judge()
             self._tell(changed)
 
-    async def _pause(self, account: str, seconds: float) -> None:
-        """Wait, but not longer than until the channel is up again."""
-        until = self._clock.monotonic() + seconds
-        was_down = not self._connected(account)
-        while (left := until - self._clock.monotonic()) > 0:
-            await self._clock.sleep(min(TICK, left))
-            if self._connected(account) and was_down:
-                return
+    async def _watch_health(self) -> None:
+        """A channel may go down and say why between two polls."""
+        while True:
+            self._judge()
+            await self._clock.sleep(TICK)
+
+    def _problems(self) -> dict[str, str]:
+        return {name: books.problem for name, books in self._books.items()}
 
     def _connected(self, account: str) -> bool:
         channel = self._adapter.health().get(account)
@@ -202,10 +204,8 @@ class ClusterLink:
 
     def _judge(self) -> None:
         """Work out the health anew; tell of a change, and take a census at once when the cluster came back."""
-        channels = self._adapter.health()
         old = self._health
-        problems = {name: books.problem for name, books in self._books.items()}
-        self._health = judge(old, channels, problems, self._clock.time())
+        self._health = judge(old, self._adapter.health(), self._problems(), self._clock.time())
         if self._metrics is not None:
             for name in self._books:
                 self._metrics.channel_connected.labels(self.settings.name, name).set(self._connected(name))
