@@ -12,7 +12,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+# load.py has a sentence for each of these.
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+ABSOLUTE = r"^/"
+SPOOL = r"^(~/|/)"
+ADDRESS = r"^[^:]+:[0-9]+$"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -97,7 +101,7 @@ Transport = Annotated[SshTransport | CommandTransport | LocalTransport, Field(di
 class Account(_Strict):
     """One account on a cluster, and the namespaces whose pods run under it."""
 
-    name: str = Field("default", pattern=_DNS_LABEL, description="Name used in messages and metrics.")
+    name: str = Field("default", pattern=DNS_LABEL, description="Name used in messages and metrics.")
     transport: Transport = Field(description="How the account is reached.")
     namespaces: tuple[str, ...] = Field(
         ("*",),
@@ -116,7 +120,7 @@ class Account(_Strict):
         several = len(self.namespaces) > 1 or any(set(n) & set("*?[") for n in self.namespaces)
         if several and not self.shared_trust:
             raise ValueError(
-                "namespaces: more than one namespace would share this account's files; "
+                "namespaces: the pods of several namespaces would share this account's files; "
                 "name a single namespace, or set sharedTrust: true to accept that"
             )
         return self
@@ -135,7 +139,7 @@ class ImageRule(_Strict):
 class HostPath(_Strict):
     """A directory of the cluster that pods may mount with hostPath."""
 
-    path: str = Field(pattern=r"^/", description="The directory; it and everything below may be mounted.")
+    path: str = Field(pattern=ABSOLUTE, description="The directory; it and everything below may be mounted.")
     read_only: bool = Field(False, alias="readOnly", description="Only read-only mounts are allowed.")
 
 
@@ -143,7 +147,7 @@ class Cluster(_Strict):
     """One PBS server, and the virtual node that stands for it."""
 
     name: str = Field(
-        pattern=_DNS_LABEL, description="Name of the cluster; the node is `pbs-NAME` unless `node` is given."
+        pattern=DNS_LABEL, description="Name of the cluster; the node is `pbs-NAME` unless `node` is given."
     )
     node: str | None = Field(None, description="Name of the virtual node. Left out: `pbs-NAME`.")
     kubelet_port: int = Field(
@@ -152,13 +156,13 @@ class Cluster(_Strict):
     accounts: tuple[Account, ...] = Field(min_length=1, description="Accounts on the cluster.")
     spool: str = Field(
         "~/.hpc-bridge",
-        pattern=r"^(~/|/)",
+        pattern=SPOOL,
         description="Directory for pod directories, on a file system that login and compute nodes share.",
     )
     compute_spool: str | None = Field(
         None,
         alias="computeSpool",
-        pattern=r"^/",
+        pattern=ABSOLUTE,
         description="The same directory as compute nodes see it. Left out: the same path.",
     )
     pbs_exec: str | None = Field(
@@ -170,7 +174,7 @@ class Cluster(_Strict):
     compute_python: str = Field(
         "/usr/bin/python3",
         alias="computePython",
-        pattern=r"^/",
+        pattern=ABSOLUTE,
         description="Python (3.6 or newer) on the compute nodes, absolute.",
     )
     setup: tuple[str, ...] = Field(
@@ -275,7 +279,7 @@ class Agent(_Strict):
     status_listen: str = Field(
         "127.0.0.1:10280",
         alias="statusListen",
-        pattern=r"^[^:]+:\d+$",
+        pattern=ADDRESS,
         description="Address of the status, health and metrics endpoint.",
     )
     sweep: Duration = Field(
@@ -292,12 +296,14 @@ class Settings(_Strict):
 
     @model_validator(mode="after")
     def _distinct(self) -> Settings:
-        for what, values in (
+        columns: tuple[tuple[str, list[str]], ...] = (
             ("name", [c.name for c in self.clusters]),
             ("node", [c.node_name for c in self.clusters]),
-            ("kubeletPort", [c.kubelet_port for c in self.clusters if c.kubelet_port]),
-        ):
-            seen = [v for i, v in enumerate(values) if v in values[:i]]
-            if seen:
-                raise ValueError(f"clusters: two clusters have the same {what} {seen[0]!r}; give each its own")
+            ("kubeletPort", [str(c.kubelet_port or f"free port of {c.name}") for c in self.clusters]),
+        )
+        for key, values in columns:
+            for index, value in enumerate(values):
+                if value in values[:index]:
+                    other = f"clusters[{values.index(value)}]"
+                    raise ValueError(f"clusters[{index}].{key}: {value!r} is that of {other} too; give each its own")
         return self

@@ -20,8 +20,10 @@ from pbs_adapter.models import JobOptions
 JOB_OVERHEAD = 256 << 20  # podrun, bubblewrap and page cache of logs count as the job's memory
 LONGEST = 10 * 365 * 86400
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,63}", re.ASCII)
+_SHARING = "(?:excl|exclhost|shared)"
+_GROUP = "group=[A-Za-z][A-Za-z0-9_-]{0,63}"
 _PLACE = re.compile(
-    r"(?:free|pack|scatter|vscatter)(?::(?:excl|exclhost|shared))?(?::group=[A-Za-z][A-Za-z0-9_]{0,63})?", re.ASCII
+    f"(?:free|pack|scatter|vscatter)(?::{_SHARING})?(?::{_GROUP})?|{_SHARING}(?::{_GROUP})?|{_GROUP}", re.ASCII
 )
 
 

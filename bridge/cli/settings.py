@@ -1,0 +1,28 @@
+"""The option `-c bridge.yaml`, the same for every verb that reads settings."""
+
+from __future__ import annotations
+
+import click
+
+from bridge.api.load import SettingsError, load
+from bridge.api.settings import Settings
+
+config_option = click.option(
+    "-c",
+    "--config",
+    default="bridge.yaml",
+    envvar="HPC_BRIDGE_CONFIG",
+    show_default=True,
+    metavar="FILE",
+    help="The agent's settings.",
+)
+
+
+def read_settings(path: str) -> Settings:
+    """The settings, or every mistake on stderr and exit status 2."""
+    try:
+        return load(path)
+    except SettingsError as error:
+        for problem in error.problems:
+            click.echo(str(problem), err=True)
+        raise SystemExit(2) from None

@@ -1,0 +1,35 @@
+"""`hpc-bridge validate`: is bridge.yaml right, and what does it come to? Contacts nothing."""
+
+from __future__ import annotations
+
+import click
+
+from bridge.api.settings import Account, Cluster, SshTransport
+from bridge.cli.settings import config_option, read_settings
+
+
+@click.command()
+@config_option
+def validate(config: str) -> None:
+    """Check the settings: file, line and field of each mistake, and what would be right."""
+    settings = read_settings(config)
+    click.echo(f"{config} is right:")
+    for cluster in settings.clusters:
+        click.echo(f"  cluster {cluster.name}: node {cluster.node_name}, {_images(cluster)}, {_queue(cluster)}")
+        for account in cluster.accounts:
+            click.echo(f"    account {account.name}: {_reached(account)}, namespaces {', '.join(account.namespaces)}")
+
+
+def _images(cluster: Cluster) -> str:
+    return f"images {', '.join(rule.image for rule in cluster.images)}" if cluster.images else "no image may run"
+
+
+def _queue(cluster: Cluster) -> str:
+    return f"queue {cluster.queue}" if cluster.queue else "the server's default queue"
+
+
+def _reached(account: Account) -> str:
+    transport = account.transport
+    if isinstance(transport, SshTransport):
+        return f"ssh {transport.user}@{transport.host}:{transport.port}"
+    return transport.type if transport.type == "local" else f"command {transport.argv[0]}"
