@@ -1,0 +1,256 @@
+"""Runtime `host`: a container without an image, in a root of its own made by bubblewrap.
+
+It sees the host's /usr, /etc and /opt read-only, a private /tmp, /proc, /dev and /dev/shm, and its volumes at their
+paths; not the pod directory, the spool, other pods or $HOME. The container has a PID namespace: killing bubblewrap's
+init (the parent of the container's command) ends all of it. Options and the variables that a program loader
+obeys go through a descriptor, the rest of the environment through execve: nothing of it is in an argv, and LD_PRELOAD
+of a pod does not act on bubblewrap itself, which still stands outside. bubblewrap sets PWD.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from typing import Dict, List, Optional, Tuple
+
+from . import podrun_process as processes
+from .podrun_process import Exit, Launch, Process, exit_of
+from .podrun_root import Root
+from .podrun_runtime import Places, Runtime, StartFailed
+from .podrun_spec import Container, Mount
+from .podrun_volumes import make_inside, pin, root_of, sub_path
+
+# What glibc's loader and libraries obey before main(): such a variable must meet the container only (ld.so(8)).
+_LOADER_PREFIXES = (b"LD_", b"MALLOC_", b"GLIBC_", b"GCONV_", b"LOCALDOMAIN", b"LOCPATH", b"NLSPATH", b"RES", b"HOSTAL")
+_CLEAN = {b"PATH": b"/usr/bin:/bin"}
+
+
+class Bubblewrap(Runtime):
+    """The `host` runtime with bubblewrap at `path`."""
+
+    name = "host+bwrap"
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._binds_descriptors: Optional[bool] = None
+
+    def command(self, container: Container, places: Places, env: Dict[bytes, bytes]) -> Launch:
+        """Write the options and start in `/`; `launch.fds` are the options, the status pipe, then pinned subPaths."""
+        pinned: List[int] = []
+        reader, writer = os.pipe()
+        try:
+            options = self._options(container, places, pinned)
+            loader = {name: value for name, value in env.items() if name.startswith(_LOADER_PREFIXES)}
+            for name, value in sorted(loader.items()):
+                options += [b"--setenv", name, value]
+            options += [b"--json-status-fd", b"%d" % writer]
+            arguments = _descriptor(b"".join(option + b"\0" for option in options), places.scratch)
+        except BaseException:
+            for descriptor in [reader, writer] + pinned:
+                os.close(descriptor)
+            raise
+        argv = (os.fsencode(self._path), b"--args", b"%d" % arguments, b"--") + container.argv
+        rest = {name: value for name, value in env.items() if name not in loader}
+        given = (arguments, writer) + tuple(pinned)
+        return Launch(argv, rest, "/", given, given, reader)
+
+    def process(self, popen: "subprocess.Popen[bytes]", launch: Launch) -> Process:
+        return BubblewrapProcess(popen, launch.status)
+
+    def failure(self, container: Container, output: bytes) -> str:
+        last = output.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return last.replace("bwrap: ", "", 1)
+
+    def _options(self, container: Container, places: Places, pinned: List[int]) -> List[bytes]:
+        root = Root()
+        message = _message_path(container, places)
+        ordered = sorted(container.mounts, key=lambda mount: mount.path.count("/"))
+        root.host_tree([mount.path for mount in ordered], [path for path in (message, container.cwd) if path])
+        if not container.read_only_root:
+            os.makedirs(places.tmp, mode=0o700, exist_ok=True)
+            root.bind(places.tmp, "/tmp", read_only=False)
+        for mount in ordered:
+            self._mount(root, mount, ordered, places, pinned)
+        if message:
+            root.bind(places.message, message, read_only=False)
+        return root.finished(container.cwd or "/", container.read_only_root)
+
+    def _mount(self, root: Root, mount: Mount, others: List[Mount], places: Places, pinned: List[int]) -> None:
+        source = volume = root_of(places.directory, mount)
+        if mount.sub_path:
+            source = sub_path(volume, mount)
+        _mount_point(mount, source, others, places)
+        if mount.sub_path and self._can_pin():
+            descriptor = pin(volume, source)
+            pinned.append(descriptor)
+            root.bind_descriptor(descriptor, mount.path, mount.read_only)
+        else:
+            root.bind(source, mount.path, mount.read_only)
+
+    def _can_pin(self) -> bool:
+        if self._binds_descriptors is None:
+            text = subprocess.run([self._path, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_CLEAN)
+            self._binds_descriptors = b"--bind-fd" in text.stdout
+        return self._binds_descriptors
+
+
+def _message_path(container: Container, places: Places) -> str:
+    """Prepare the empty file that the container finds at its terminationMessagePath; "": it has none."""
+    path = os.path.normpath(container.message_path) if container.message_path else ""
+    if not path.startswith("/") or path == "/" or any(mount.path == path for mount in container.mounts):
+        return ""
+    with open(places.message, "wb"):
+        pass
+    return path
+
+
+def _mount_point(mount: Mount, source: str, others: List[Mount], places: Places) -> None:
+    """A mount inside another volume needs its mount point there, made without following the container's links."""
+    outer = [other for other in others if mount.path.startswith(other.path + "/")]
+    if not outer or outer[-1].absolute:
+        return
+    volume = root_of(places.directory, outer[-1])
+    parent = sub_path(volume, outer[-1]) if outer[-1].sub_path else volume
+    relative = mount.path[len(outer[-1].path) + 1 :]
+    if not os.path.lexists(os.path.join(parent, relative)):
+        make_inside(parent, relative, directory=os.path.isdir(source))
+    elif os.path.realpath(os.path.join(parent, relative)) != os.path.join(os.path.realpath(parent), relative):
+        raise StartFailed("mount %s lies behind a symbolic link in volume %s" % (mount.path, outer[-1].source))
+
+
+def _descriptor(content: bytes, directory: str) -> int:
+    """A readable descriptor of an unnamed file with `content`."""
+    descriptor, path = tempfile.mkstemp(dir=directory)
+    os.unlink(path)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+class BubblewrapProcess(Process):
+    """podrun → bwrap (watches, outside) → bwrap (init of the PID namespace) → the container's command.
+
+    A SIGTERM to the whole session kills the first bwrap only: init ignores it and is then podrun's own child, whose
+    exit status is the command's. bubblewrap reports a command that was killed by signal n as 128+n; that is taken for a
+    signal whenever such a signal exists (a shell that reports its child's death looks the same, here as elsewhere).
+    """
+
+    def __init__(self, popen: "subprocess.Popen[bytes]", status: int) -> None:
+        super().__init__(popen)
+        self._status = status
+        self._reports = b""
+        self._init: Optional[int] = None
+        self._main: Optional[int] = None
+        self._terminating = False
+        self._outer_alive = True
+        self._result: Optional[Exit] = None
+        os.set_blocking(status, False)
+
+    @property
+    def pid(self) -> int:
+        return self._main or self._popen.pid
+
+    def _read_reports(self) -> Dict[str, int]:
+        if self._status >= 0:
+            try:
+                while True:
+                    data = os.read(self._status, 4096)
+                    self._reports += data
+                    if not data:
+                        os.close(self._status)
+                        self._status = -1
+                        break
+            except BlockingIOError:
+                pass
+        report: Dict[str, int] = {}
+        for line in self._reports.split(b"\n"):
+            if line.endswith(b"}"):
+                report.update(json.loads(line.decode("ascii")))
+        self._init = report.get("child-pid", self._init)
+        return report
+
+    def reaped(self, pid: int, status: int) -> None:
+        report = self._read_reports()
+        if pid == self._popen.pid:
+            self._popen.returncode = status
+            self._outer_alive = False
+            if "exit-code" in report:
+                self._result = _mirrored(report["exit-code"])
+            elif os.WIFEXITED(status):
+                self._result = Exit(128, None, started=False)
+            if self._init is None:
+                self._exit = self._result or exit_of(status)
+            elif self._result is not None:
+                processes.send(self._init, signal.SIGKILL)  # what the command left behind
+        elif pid == self._init:
+            self._exit = self._result or (
+                exit_of(status) if os.WIFSIGNALED(status) else _mirrored(os.WEXITSTATUS(status))
+            )
+        if self._exit is not None and self._status >= 0:
+            os.close(self._status)
+            self._status = -1
+
+    def poll(self) -> Optional[Exit]:
+        if self._exit is None:
+            self._find_main()
+            if self._terminating and self._main is not None:
+                self._terminating = False
+                processes.send(self._main, signal.SIGTERM)
+            if not self._outer_alive and self._init is not None:
+                self._watch_orphans(self._init)
+        return self._exit
+
+    def _watch_orphans(self, init: int) -> None:
+        """Nobody but us ends what the command left behind, now that the outer bwrap is dead."""
+        if not os.path.exists("/proc/%d" % init):
+            self._exit = self._result or Exit(128 + signal.SIGTERM, signal.SIGTERM)  # not ours to reap: old kernel
+        elif self._result is None and self._main is not None and not os.path.exists("/proc/%d" % self._main):
+            for pid in processes.descendants(init):
+                processes.send(pid, signal.SIGKILL)
+
+    def _find_main(self) -> None:
+        if self._init is None:
+            self._read_reports()
+        if self._main is None and self._init is not None:
+            self._main = processes.first_child(self._init)
+
+    def terminate(self) -> None:
+        self._terminating = True
+        self.poll()
+
+    def kill(self) -> None:
+        if self._exit is None:
+            self._find_main()
+            processes.send_group(self._popen.pid, signal.SIGKILL)
+            if self._init is not None:
+                processes.send(self._init, signal.SIGKILL)
+
+
+def _mirrored(code: int) -> Exit:
+    number = code - 128
+    return Exit(code, number if 0 < number < signal.SIGRTMIN and number in set(signal.Signals) else None)
+
+
+def find() -> Tuple[Optional[Bubblewrap], str]:
+    """bubblewrap, tried out; or None and why not. HPC_BRIDGE_BWRAP names another program, or none."""
+    path = os.environ.get("HPC_BRIDGE_BWRAP") or shutil.which("bwrap") or "/usr/bin/bwrap"
+    root = Root()
+    root.host_tree([])
+    options = [os.fsdecode(option) for option in root.finished("/", True)]
+    reader, writer = os.pipe()
+    argv = [path] + options + ["--json-status-fd", str(writer), "--", "true"]
+    try:
+        done = subprocess.run(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, pass_fds=(writer,), env=_CLEAN
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, str(error)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    if done.returncode != 0:
+        return None, done.stdout.decode("utf-8", "replace").strip() or "%s ended with %d" % (path, done.returncode)
+    return Bubblewrap(path), ""

@@ -1,0 +1,259 @@
+"""podrun's main loop: gather what happened, ask podrun_decide, act, write status.json. It holds no rules of its own.
+
+The loop wakes for each signal and at least every 0.25 s. Blocking work (logs) is on another thread.
+"""
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import tempfile
+import time
+import traceback
+from typing import Any, Dict, List, Optional
+
+from . import podrun_bwrap, podrun_process, podrun_setup
+from .podrun_decide import Decision, Ending, Seen, Situation, decide, ended_result, exit_status, why_end
+from .podrun_logs import LogPump
+from .podrun_run import Run, runtimes_for, start
+from .podrun_runtime import DirectRuntime, Places, Runtime, StartFailed
+from .podrun_spec import Pod
+from .podrun_state import Record
+from .podrun_status import StatusFile
+
+TICK = 0.25
+STOP_EVERY = 0.4  # seconds between looks at stop.json: two operations of the shared file system for each pod
+WRITE_EVERY = 0.2
+
+
+class Clock:
+    """Seconds that stand still while PBS has the job suspended, like walltime: SIGCONT tells, the gap is left out."""
+
+    def __init__(self) -> None:
+        self._last = self.started = self.now = time.monotonic()
+        self._suspended = 0.0
+        self._continued = False
+
+    def resumed(self) -> None:
+        """SIGCONT came."""
+        self._continued = True
+
+    def tick(self) -> None:
+        present = time.monotonic()
+        if self._continued:
+            self._continued = False
+            self._suspended += max(0.0, present - self._last - TICK)
+        self._last = present
+        self.now = present - self._suspended
+
+
+class Signals:
+    """The signals podrun knows. None ends it; SIGTERM (and Ctrl-C) ends the pod; each wakes the loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.terminated = False
+        self._wake, writer = socket.socketpair()
+        self._wake.setblocking(False)
+        writer.setblocking(False)
+        self._writer = writer
+        signal.set_wakeup_fd(writer.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._terminate)
+        # Handlers, not SIG_IGN: what is ignored would stay ignored in the containers.
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD, signal.SIGXCPU, signal.SIGTSTP):
+            signal.signal(number, lambda number, frame: None)
+        signal.signal(signal.SIGCONT, lambda number, frame: clock.resumed())
+
+    def _terminate(self, number: int, frame: Any) -> None:
+        self.terminated = True
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until a signal comes, `seconds` at most."""
+        if select.select([self._wake], [], [], max(0.0, seconds))[0]:
+            try:
+                self._wake.recv(4096)
+            except BlockingIOError:
+                pass
+
+
+class PodRun:
+    """One pod from claim to final status."""
+
+    def __init__(self, directory: str, pod: Pod, status: StatusFile, clock: Clock, signals: Signals) -> None:
+        self._directory = directory
+        self._pod = pod
+        self._status = status
+        self._clock = clock
+        self._signals = signals
+        self._started_at = time.time()
+        self._records = [Record(container, pod) for container in pod.containers]
+        self._runs: List[Run] = []
+        self._runtimes: Dict[str, Runtime] = {}
+        self._setup: Dict[bytes, bytes] = {}
+        self._scratch = ""
+        self._pump = LogPump()
+        self._ending: Optional[Ending] = None
+        self._stop_grace: Optional[float] = None
+        self._stop_read = 0.0
+        self._shown = ""
+        self._written = 0.0
+
+    def run(self) -> int:
+        """Run the pod; the exit code of podrun."""
+        self._pump.start()
+        self._write("Starting", Decision())
+        try:
+            self._prepare()
+            result = self._loop()
+        except StartFailed as error:
+            result = self._give_up(str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the bridge must hear that the pod has failed
+            traceback.print_exc()
+            result = self._give_up("podrun failed: %r" % error)
+        return self._finish(result)
+
+    def _prepare(self) -> None:
+        try:
+            self._scratch = tempfile.mkdtemp(prefix="podrun-")  # in TMPDIR, which PBS removes after the job
+        except OSError as error:
+            raise StartFailed("no temporary folder: %s" % error) from error
+        bubblewrap, why = podrun_bwrap.find()
+        self._runtimes = runtimes_for(self._pod, bubblewrap or DirectRuntime(why))
+        self._setup = podrun_setup.run(self._pod.setup, os.environb, self._interrupted)
+
+    def _loop(self) -> str:
+        while True:
+            self._clock.tick()
+            decision = self._step()
+            if decision.result is not None:
+                return decision.result
+            self._signals.wait(TICK if decision.wake is None else min(TICK, decision.wake - self._clock.now))
+
+    def _give_up(self, message: str) -> str:
+        for run in self._runs:
+            run.process.kill()
+        self._ending = Ending("PBSStartFailed", message[:4096], self._clock.now, self._clock.now)
+        return "Failed"
+
+    def _interrupted(self) -> bool:
+        self._clock.tick()
+        self._look_outside()
+        return self._ending is not None
+
+    def _step(self) -> Decision:
+        """One turn: take in, decide, act, show."""
+        for pid, status in podrun_process.reap():
+            for run in self._runs:
+                run.process.reaped(pid, status)
+        self._runs = [run for run in self._runs if not run.poll(self._pod, self._pump, self._clock.now)]
+        self._look_outside()
+        if self._ending is not None:
+            return self._end(self._ending)
+        decision = decide(self._pod.restart_policy, self._seen(), self._clock.now)
+        for name in decision.start:
+            self._start(next(record for record in self._records if record.container.name == name))
+        if decision.start:  # one that failed to start is decided about at once
+            decision = decide(self._pod.restart_policy, self._seen(), self._clock.now)._replace(
+                wake=self._clock.now if any(item.state != "running" for item in self._seen()) else None
+            )
+        if decision.result is None:
+            self._write(decision.phase, decision)
+        return decision
+
+    def _start(self, record: Record) -> None:
+        name = record.container.name
+        places = Places(self._directory, os.path.join(self._scratch, name))
+        run = start(record, self._pod, self._runtimes[name], places, self._pump, self._setup, self._clock.now)
+        if run is not None:
+            self._runs.append(run)
+
+    def _end(self, ending: Ending) -> Decision:
+        for run in self._runs:
+            run.end(self._clock.now >= ending.kill_at)
+        if not self._runs:
+            return Decision(result=ended_result(ending.reason, self._seen()))
+        self._write("Stopping", Decision())
+        return Decision(wake=ending.kill_at if ending.kill_at > self._clock.now else None)
+
+    def _seen(self) -> List[Seen]:
+        return [record.seen() for record in self._records]
+
+    def _look_outside(self) -> None:
+        """Stop requests, PBS's signal, deadline and walltime."""
+        if self._signals.terminated or self._clock.now - self._stop_read >= STOP_EVERY:
+            self._stop_read = self._clock.now
+            self._stop_grace = read_stop(self._directory, self._pod.grace)
+        situation = Situation(
+            now=self._clock.now,
+            started=self._clock.started,
+            elapsed=time.monotonic() - self._clock.started,
+            stop_grace=self._stop_grace,
+            signalled=self._signals.terminated,
+        )
+        self._ending = why_end(self._pod, situation, self._ending)
+
+    def _finish(self, result: str) -> int:
+        """Nothing runs any more: leave the final status and no secrets."""
+        self._pump.stop(timeout=10.0)
+        shutil.rmtree(os.path.join(self._directory, "secrets"), ignore_errors=True)
+        deadline = time.monotonic() + 60.0
+        while not self._write("Ended", Decision(result=result)) and time.monotonic() < deadline:
+            time.sleep(1.0)
+        self._status.release()
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        return exit_status(result, self._seen())
+
+    def _write(self, phase: str, decision: Decision) -> bool:
+        """Write status.json if it would say something new; the first and the last one at once, others not too often."""
+        ending = self._ending
+        document = {
+            "version": 1,
+            "uid": self._pod.uid,
+            "host": os.uname()[1],
+            "job_id": os.environ.get("PBS_JOBID", ""),
+            "started_at": self._started_at,
+            "phase": phase,
+            "reason": ending.reason if ending else "",
+            "message": ending.message if ending else "",
+            "result": decision.result,
+            "containers": {
+                record.container.name: record.shown(record.container.name in decision.backing_off)
+                for record in self._records
+            },
+        }
+        shown = json.dumps(document, sort_keys=True)
+        if shown == self._shown:
+            return True
+        if phase not in ("Starting", "Ended") and time.monotonic() - self._written < WRITE_EVERY:
+            return False
+        self._written = time.monotonic()
+        if not self._status.write(dict(document, written_at=time.time())):
+            return False
+        self._shown = shown
+        return True
+
+
+def read_stop(directory: str, default: float) -> Optional[float]:
+    """Grace period of stop.json, `default` when it says none, None without the file.
+
+    The folder is opened first: an NFS client then asks the server anew instead of remembering that the
+    file was missing.
+    """
+    try:
+        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        descriptor = os.open("stop.json", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return None
+    finally:
+        os.close(folder)
+    try:
+        with os.fdopen(descriptor, "rb") as file:
+            return max(0.0, float(json.loads(file.read(65536).decode("utf-8"))["grace"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return default

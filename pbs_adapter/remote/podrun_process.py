@@ -1,0 +1,214 @@
+"""Processes as podrun sees them: starting one, finding its children, ending whole sessions.
+
+podrun is the session leader that MoM started, its containers stay in that session with process groups of their own
+(`kill 0` in a script must not reach podrun). podrun is a child subreaper: when the process that it started dies of a
+signal to the whole session, its orphans are still podrun's to wait for. Linux only, like OpenPBS's execution hosts.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Launch(NamedTuple):
+    """How to start one container: the program, its exact environment, and the descriptors it inherits.
+
+    `close` are descriptors of podrun that have no use after the start; `status` is where the runtime reports, or -1.
+    """
+
+    argv: Tuple[bytes, ...]
+    env: Dict[bytes, bytes]
+    cwd: Optional[str] = None
+    fds: Tuple[int, ...] = ()
+    close: Tuple[int, ...] = ()
+    status: int = -1
+
+
+class Exit(NamedTuple):
+    """How a container ended. `signal` n goes with `code` 128+n. Not `started`: its command could not be run."""
+
+    code: int
+    signal: Optional[int] = None
+    started: bool = True
+
+
+class Entry(NamedTuple):
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    session: int
+    since: int  # clock ticks after boot
+
+
+def become_subreaper() -> None:
+    """Have orphans of our children handed to us; without it (very old kernel) only their exit status is lost."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    except (OSError, AttributeError) as error:
+        print("podrun: prctl failed: %s" % error, flush=True)
+
+
+def _own_group() -> None:
+    """In the child: the usual umask (podrun's own keeps its files private) and a process group of its own."""
+    os.umask(0o022)
+    os.setpgrp()
+
+
+def spawn(launch: Launch, stdout: int, stderr: int) -> "subprocess.Popen[bytes]":
+    """Start `launch` in a process group of its own, stdin empty. Raises OSError when it cannot be executed."""
+    try:
+        return subprocess.Popen(
+            launch.argv,
+            env=launch.env,
+            cwd=launch.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=launch.fds,
+            preexec_fn=_own_group,
+        )
+    except OSError:
+        if launch.status >= 0:
+            os.close(launch.status)
+        raise
+    finally:
+        for descriptor in launch.close:
+            os.close(descriptor)
+
+
+def processes() -> List[Entry]:
+    """The process table, oldest first; what ends meanwhile is left out."""
+    entries = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % name, "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        entries.append(Entry(int(name), int(fields[1]), int(fields[3]), int(fields[19])))
+    return sorted(entries, key=lambda entry: (entry.since, entry.pid))
+
+
+def descendants(pid: int) -> List[int]:
+    """Children of `pid` and theirs, oldest first."""
+    found = {pid}
+    table = processes()
+    size = 0
+    while size != len(found):
+        size = len(found)
+        found.update(entry.pid for entry in table if entry.parent in found)
+    return [entry.pid for entry in table if entry.pid in found and entry.pid != pid]
+
+
+def first_child(pid: int) -> Optional[int]:
+    """The oldest living child of `pid`."""
+    return next((entry.pid for entry in processes() if entry.parent == pid), None)
+
+
+def send(pid: int, number: int) -> None:
+    """Signal one process; one that has gone is fine."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass
+
+
+def send_group(group: int, number: int) -> None:
+    """Signal a process group; one that has gone is fine."""
+    try:
+        os.killpg(group, number)
+    except OSError:
+        pass
+
+
+def start_guard() -> None:
+    """Fork a process that kills what is left of the session once podrun has gone, however it went.
+
+    PBS does this too, but not at once, and not when podrun runs without it. It holds nothing but a pipe's reading end.
+    Only a session leader has a guard: somebody's terminal session is not ours to end.
+    """
+    session = os.getpid()
+    if os.getsid(0) != session:
+        return
+    reader, writer = os.pipe()  # not inherited by what podrun executes; open in podrun for all its life
+    if os.fork() == 0:
+        os.close(writer)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
+        os.read(reader, 1)
+        for entry in processes():
+            if entry.session == session and entry.pid not in (os.getpid(), session):
+                send(entry.pid, signal.SIGKILL)
+        os._exit(0)
+    os.close(reader)
+
+
+def exit_of(status: int) -> Exit:
+    """Translate what waitpid returned."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return Exit(128 + number, number)
+    return Exit(os.WEXITSTATUS(status))
+
+
+class Process:
+    """A started container. The loop hands in every reaped child and asks `poll` until it returns an `Exit`.
+
+    This class is the plain case: podrun's direct child is the container's main process, its process group the
+    container. Other runtimes override what differs.
+    """
+
+    def __init__(self, popen: "subprocess.Popen[bytes]") -> None:
+        self._popen = popen
+        self._exit: Optional[Exit] = None
+
+    @property
+    def pid(self) -> int:
+        """Id of the main process as far as it is known, for people."""
+        return self._popen.pid
+
+    def reaped(self, pid: int, status: int) -> None:
+        """A child of podrun has ended, perhaps one of this container's."""
+        if pid == self._popen.pid:
+            self._popen.returncode = status
+            self._exit = exit_of(status)
+            send_group(pid, signal.SIGKILL)
+
+    def poll(self) -> Optional[Exit]:
+        """How the container ended, once nothing of it runs any more."""
+        return self._exit
+
+    def terminate(self) -> None:
+        """SIGTERM to the main process only."""
+        if self._exit is None:
+            send(self._popen.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to everything of the container."""
+        if self._exit is None:
+            send_group(self._popen.pid, signal.SIGKILL)
+
+
+def reap() -> List[Tuple[int, int]]:
+    """Collect (pid, status) of all children that have ended."""
+    ended: List[Tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
+def describe(error: OSError, argv: Any) -> str:
+    """Text of a failed start, in the shape that people know from the kubelet."""
+    return 'exec: "%s": %s' % (argv[0].decode("utf-8", "replace"), error.strerror or error)

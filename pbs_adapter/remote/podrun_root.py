@@ -1,0 +1,98 @@
+"""The file tree that a container of runtime `host` sees, as a list of bubblewrap options.
+
+Options act in order. Mount points that the host's read-only tree lacks cannot be created in it (and must not be): the
+folder that would hold them is rebuilt as an empty one with each entry of the host's folder bound into it.
+"""
+
+import os
+from typing import Dict, List, Sequence
+
+SHOWN = ("/usr", "/etc", "/opt")
+SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# Files of /etc that are often links to where programs of the system keep them (systemd-resolved, for example).
+LINKED = ("/etc/resolv.conf", "/etc/hosts", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/localtime")
+MAX_ENTRIES = 2000  # bubblewrap takes about 9000 arguments, three for each entry
+
+
+class Root:
+    """Collects the options. Call `host_tree` first and `finished` last."""
+
+    def __init__(self) -> None:
+        self._options = [b"--unshare-pid", b"--unshare-ipc", b"--tmpfs", b"/"]
+        self._links: Dict[str, str] = {}
+        self._rebuilt: List[str] = []
+
+    def _add(self, *options: str) -> None:
+        self._options += [os.fsencode(option) for option in options]
+
+    def host_tree(self, mounts: Sequence[str], others: Sequence[str] = ()) -> None:
+        """The host's programs and settings, and room for mount points at `mounts` and for `others`."""
+        for top in SYSTEM:
+            if os.path.islink(top):
+                self._links[top] = os.readlink(top)
+                self._add("--symlink", self._links[top].lstrip("/"), top)
+        shown = [top for top in SHOWN + SYSTEM if os.path.isdir(top) and top not in self._links]
+        for top in shown:
+            self._add("--ro-bind", top, top)
+        for path in LINKED:
+            real = os.path.realpath(path)
+            if os.path.exists(real) and not _below(real, shown):
+                self._add("--ro-bind", real, real)
+        self._add("--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--dir", "/run", "--dir", "/var/tmp")
+        for folder in sorted({self._lacking(path, mounts, shown) for path in list(mounts) + list(others)}):
+            if folder:
+                self._rebuild(folder)
+
+    def _real(self, path: str) -> str:
+        top, _, rest = path[1:].partition("/")
+        link = self._links.get("/" + top)
+        return os.path.join("/", link, rest).rstrip("/") if link else path
+
+    def _lacking(self, path: str, mounts: Sequence[str], shown: Sequence[str]) -> str:
+        """The folder of the host's tree in which the mount point `path` is missing, or ""."""
+        if any(path.startswith(mount + "/") for mount in mounts):
+            return ""  # a matter of that volume
+        folder = self._real(path)
+        if not _below(folder, shown) or os.path.lexists(folder):
+            return ""
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        real = os.path.realpath(folder)
+        return real if _below(real, shown) and os.path.isdir(real) else ""
+
+    def _rebuild(self, folder: str) -> None:
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            return  # bubblewrap will say what is wrong with it
+        if len(names) > MAX_ENTRIES:
+            return
+        self._add("--tmpfs", folder)
+        self._rebuilt.append(folder)
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.islink(path):
+                self._add("--symlink", os.readlink(path), path)
+            else:
+                self._add("--ro-bind-try", path, path)
+
+    def bind(self, source: str, path: str, read_only: bool) -> None:
+        """Show `source` at `path`."""
+        self._add("--ro-bind" if read_only else "--bind", source, path)
+
+    def bind_descriptor(self, descriptor: int, path: str, read_only: bool) -> None:
+        """Show what `descriptor` is open on at `path`; bubblewrap closes it."""
+        self._add("--ro-bind-fd" if read_only else "--bind-fd", str(descriptor), path)
+
+    def finished(self, cwd: str, read_only: bool) -> List[bytes]:
+        """All options, ending in the working directory `cwd`, which is created where it is missing."""
+        if cwd != "/":
+            self._add("--dir", cwd)
+        for folder in self._rebuilt + (["/"] if read_only else []):
+            self._add("--remount-ro", folder)
+        self._add("--chdir", cwd)
+        return self._options
+
+
+def _below(path: str, folders: Sequence[str]) -> bool:
+    return any(path == folder or path.startswith(folder + "/") for folder in folders)
