@@ -1,0 +1,155 @@
+"""What is known of every pod directory now, and who wants to hear of changes: the memory behind the long poll.
+
+Each change gets the next version. A cursor is "TOKEN.VERSION" with a token of this helper process, so that a cursor of
+an earlier one asks for everything. Thread-safe; nothing here touches disk or PBS.
+"""
+
+import threading
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from .helper_dirs import Marks
+from .helper_views import Missing, View, observation, submitted, without_job
+
+_GONE_KEPT = 10000
+
+
+class Entry(NamedTuple):
+    """One pod directory. Times are monotonic seconds."""
+
+    uid: str
+    marks: Marks
+    view: View
+    version: int
+    known_at: float = 0.0  # when the job id became known: a table asked for earlier says nothing about it
+    detail_at: Optional[float] = None  # when qstat -f last showed it
+    deleted_at: Optional[float] = None  # when qdel last succeeded
+    missing: Optional[Missing] = None
+
+
+class Board:
+    """Entries by UID, the server's state, and the condition that wakes the long polls."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._entries: Dict[str, Entry] = {}
+        self._gone: Dict[str, int] = {}
+        self._gone_floor = 0
+        self._version = 1
+        self._meta: Tuple[bool, str, bool, bool] = (True, "", False, False)
+        self._changed = threading.Condition()
+
+    def __repr__(self) -> str:
+        return "Board({} pods, version {}, {})".format(len(self._entries), self._version, self._meta)
+
+    def entries(self) -> List[Entry]:
+        """All entries, as they are now."""
+        with self._changed:
+            return list(self._entries.values())
+
+    def get(self, uid: str) -> Optional[Entry]:
+        """One entry."""
+        with self._changed:
+            return self._entries.get(uid)
+
+    def put_marks(self, uid: str, marks: Optional[Marks], fresh: bool = False) -> None:
+        """What the pod directory says now (None: it is gone). `fresh`: qsub has answered just now."""
+        with self._changed:
+            old = self._entries.get(uid)
+            if marks is None:
+                if old is not None:
+                    self._forget(uid)
+                return
+            view = old.view if old is not None else View()
+            known_at = old.known_at if old is not None else 0.0
+            if marks.job_id is None:
+                if old is None or (marks.locked, marks.claimed) != (old.marks.locked, old.marks.claimed):
+                    view = without_job(marks, time.time())
+            elif old is None or old.marks.job_id != marks.job_id:
+                known_at = time.monotonic()
+                view = submitted(time.time()) if fresh else View()
+            entry = old or Entry(uid, marks, view, 0)
+            self._store(old, entry._replace(marks=marks, view=view, known_at=known_at))
+
+    def put_view(
+        self, uid: str, view: View, missing: Optional[Missing] = None, detail_at: Optional[float] = None
+    ) -> None:
+        """What PBS says now; `missing` replaces what was noted before, `detail_at` only when given."""
+        with self._changed:
+            old = self._entries.get(uid)
+            if old is not None:
+                detail_at = old.detail_at if detail_at is None else detail_at
+                self._store(old, old._replace(view=view, missing=missing, detail_at=detail_at))
+
+    def put_deleted(self, uid: str) -> None:
+        """qdel has succeeded just now."""
+        with self._changed:
+            if uid in self._entries:
+                self._entries[uid] = self._entries[uid]._replace(deleted_at=time.monotonic())
+
+    def put_scanned(self) -> None:
+        """All pod directories have been read once."""
+        self._put_meta(scanned=True)
+
+    def put_server(self, up: bool, message: str = "") -> None:
+        """How the bulk poll went."""
+        self._put_meta(up=up, message=message)
+
+    def _put_meta(self, up: Optional[bool] = None, message: str = "", scanned: bool = False) -> None:
+        with self._changed:
+            old = self._meta
+            if scanned:
+                self._meta = (old[0], old[1], True, old[3])
+            elif up is not None:
+                self._meta = (up, message, old[2], old[3] or up)
+            if self._meta != old:
+                self._version += 1
+                self._changed.notify_all()
+
+    def report(self, after: str, wait: float) -> Dict[str, Any]:
+        """`models.JobsReport` as JSON: at once when there is anything newer than `after`, else after `wait` seconds."""
+        deadline = time.monotonic() + wait
+        with self._changed:
+            self._changed.wait_for(lambda: self._meta[2], wait)
+            since = self._since(after)
+            while since is not None and since >= self._version and time.monotonic() < deadline:
+                self._changed.wait(deadline - time.monotonic())
+            return self._report(since)
+
+    def _since(self, after: str) -> Optional[int]:
+        token, _, version = after.rpartition(".")
+        if token != self._token or not version.isdigit() or int(version) < self._gone_floor:
+            return None
+        return int(version)
+
+    def _report(self, since: Optional[int]) -> Dict[str, Any]:
+        up, message, scanned, polled = self._meta
+        newer = -1 if since is None else since
+        entries = [entry for entry in self._entries.values() if entry.version > newer]
+        return {
+            "cursor": "{}.{}".format(self._token, self._version),
+            "full": since is None,
+            "complete": scanned and polled,
+            "observations": [observation(entry.uid, entry.marks, entry.view) for entry in entries],
+            "gone": [] if since is None else [uid for uid, version in self._gone.items() if version > since],
+            "server_up": up,
+            "server_message": message,
+        }
+
+    def _store(self, old: Optional[Entry], new: Entry) -> None:
+        """Keep an entry; only what an observation shows, the time of asking aside, counts as a change."""
+        same = old is not None and (old.marks, old.view._replace(at=0.0)) == (new.marks, new.view._replace(at=0.0))
+        if not same:
+            self._version += 1
+            new = new._replace(version=self._version)
+            self._gone.pop(new.uid, None)
+            self._changed.notify_all()
+        self._entries[new.uid] = new
+
+    def _forget(self, uid: str) -> None:
+        del self._entries[uid]
+        self._version += 1
+        self._gone[uid] = self._version
+        while len(self._gone) > _GONE_KEPT:
+            self._gone_floor = self._gone.pop(next(iter(self._gone)))
+        self._changed.notify_all()

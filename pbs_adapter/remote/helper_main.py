@@ -1,0 +1,213 @@
+"""The program on the login node: frames on standard input and output, requests to `helper_ops`, until the input ends.
+
+The real descriptors are moved away first, so that a stray print lands in a log file and not between two frames. At the
+end of input the process exits at once, but for qsub commands that run: their job ids are written first.
+"""
+
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from . import wire
+from .helper_errors import OpError
+from .helper_ops import Operations
+from .helper_stream import Closed, Stream, Writer
+
+_POOLS = {"submit": 8, "other": 6}
+_MAX_WAITERS = 64  # long polls and log streams, each a thread
+_LOG_LIMIT = 1024 * 1024
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+Task = Callable[[], None]
+
+
+class _Terminated(Exception):
+    """A signal asked this process to end; raised in the thread that reads."""
+
+
+class Helper:
+    """Reads requests in one thread, answers them from others."""
+
+    def __init__(self, source: int, target: int) -> None:
+        self._source = source
+        self._writer = Writer(target)
+        self._operations: Optional[Operations] = None
+        self._streams: Dict[int, Stream] = {}
+        self._waiters = 0
+        self._mutex = threading.Lock()
+        self._queues: Dict[str, "queue.Queue[Task]"] = {name: queue.Queue() for name in _POOLS}
+
+    def run(self) -> None:
+        """Serve until the input ends or makes no sense."""
+        self._writer.start()
+        for name, size in _POOLS.items():
+            for _ in range(size):
+                threading.Thread(target=self._work, args=(name,), name=name, daemon=True).start()
+        try:
+            self._read()
+        except (wire.WireError, OSError, _Terminated) as error:
+            print("connection broken: {}".format(error))
+        self._writer.close()
+        with self._mutex:
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.cancel()
+        if self._operations is not None:
+            self._operations.wait_for_submissions()
+
+    def _read(self) -> None:
+        decoder, assembler = wire.Decoder(), wire.Assembler()
+        while True:
+            data = os.read(self._source, 256 * 1024)
+            if not data:
+                return
+            for frame in decoder.feed(data):
+                message = assembler.add(frame)
+                if message is not None:
+                    self._handle(message)
+
+    def _handle(self, frame: wire.Frame) -> None:
+        if frame.kind == wire.REQUEST:
+            self._request(frame)
+        elif frame.kind == wire.PING:
+            self._writer.send(wire.Frame(frame.id, wire.PONG))
+        elif frame.kind in (wire.CREDIT, wire.CANCEL):
+            with self._mutex:
+                stream = self._streams.get(frame.id)
+            if stream is not None and frame.kind == wire.CREDIT:
+                stream.add_credit(frame.head)
+            elif stream is not None:
+                stream.cancel()
+        else:
+            raise wire.WireError("unexpected {}".format(wire.KINDS[frame.kind]))
+
+    def _request(self, frame: wire.Frame) -> None:
+        op, operations = frame.head.get("op"), self._operations
+        if operations is None:
+            self._answer(frame, self._hello)  # in this thread: nothing else can be done before it
+        elif op in operations.mutating:
+            action = operations.mutating[op]
+            self._queues["submit" if op == "submit" else "other"].put(lambda: self._answer(frame, action))
+        elif op == "census":
+            self._queues["other"].put(lambda: self._answer(frame, operations.census))
+        elif op == "jobs":
+            self._wait_in_thread(frame, lambda: self._answer(frame, operations.jobs))
+        elif op == "logs":
+            stream = Stream(self._writer, frame.id)
+            with self._mutex:
+                self._streams[frame.id] = stream
+            self._wait_in_thread(frame, lambda: self._stream_logs(frame, stream, operations))
+        else:
+            self._fail(frame, OpError("permanent", "no such operation: {!r}".format(op)))
+
+    def _hello(self, head: Dict[str, Any], body: bytes) -> Tuple[Dict[str, Any], bytes]:
+        if head.get("op") != "hello":
+            raise OpError("permanent", "hello must come first")
+        operations = Operations(head)
+        redirect_output(os.path.join(operations.spool.path, "helper.log"))
+        operations.start()
+        self._operations = operations
+        return operations.greeting(), b""
+
+    def _answer(
+        self, frame: wire.Frame, action: Callable[[Dict[str, Any], bytes], Tuple[Dict[str, Any], bytes]]
+    ) -> None:
+        try:
+            head, body = action(frame.head, frame.body)
+            self._writer.send(wire.Frame(frame.id, wire.RESPONSE, head, body))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the agent must get an answer
+            self._fail(frame, as_op_error(error))
+
+    def _fail(self, frame: wire.Frame, error: OpError) -> None:
+        head = {"kind": error.kind, "message": error.message[:8192]}
+        self._writer.send(wire.Frame(frame.id, wire.ERROR, head))
+
+    def _stream_logs(self, frame: wire.Frame, stream: Stream, operations: Operations) -> None:
+        error: Optional[OpError] = None
+        try:
+            for data in operations.logs(frame.head, stream.pause):
+                stream.send(data)
+        except Closed:
+            pass
+        except Exception as raised:  # noqa: BLE001 - whatever it is, the agent must get an answer
+            error = as_op_error(raised)
+        with self._mutex:
+            self._streams.pop(frame.id, None)
+        try:
+            stream.end(error)
+        except Closed:
+            pass
+
+    def _wait_in_thread(self, frame: wire.Frame, task: Task) -> None:
+        """Long polls and streams wait for the most part: each has its own thread, up to a limit."""
+        with self._mutex:
+            full = self._waiters >= _MAX_WAITERS
+            self._waiters += 0 if full else 1
+        if full:
+            self._fail(frame, OpError("retry", "too many streams are open"))
+            return
+
+        def run() -> None:
+            try:
+                task()
+            finally:
+                with self._mutex:
+                    self._waiters -= 1
+
+        threading.Thread(target=run, name="wait", daemon=True).start()
+
+    def _work(self, pool: str) -> None:
+        while True:
+            self._queues[pool].get()()
+
+
+def as_op_error(error: Exception) -> OpError:
+    """What an exception of an operation means to the agent."""
+    if isinstance(error, OpError):
+        return error
+    traceback.print_exception(type(error), error, error.__traceback__)
+    if isinstance(error, OSError):
+        return OpError("retry", "file system of the login node: {}".format(error))
+    return OpError("retry", "the helper failed: {}: {}".format(type(error).__name__, error))
+
+
+def redirect_output(path: str) -> None:
+    """Send standard output and error of this process to a file, appended; beyond 1 MiB the old one is kept aside."""
+    try:
+        if os.path.getsize(path) > _LOG_LIMIT:
+            os.replace(path, path + ".1")
+    except OSError:
+        pass
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def _terminate(number: int, _: Any) -> None:
+    for other in _SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    raise _Terminated("signal {}".format(number))
+
+
+def main() -> None:
+    """Take over standard input and output, serve, and leave without waiting for threads that only wait."""
+    os.umask(0o077)
+    source, target = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    helper = Helper(source, target)
+    for number in _SIGNALS:
+        signal.signal(number, _terminate)
+    helper.run()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
