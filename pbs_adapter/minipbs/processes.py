@@ -1,0 +1,56 @@
+"""The processes of a session, from /proc: whom to signal, and what they use."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True)
+class Usage:
+    """CPU seconds, and bytes of memory."""
+
+    cput: float = 0.0
+    mem: int = 0
+    vmem: int = 0
+
+
+def sessions() -> dict[int, list[tuple[int, Usage]]]:
+    """All living processes by session id; zombies are left out."""
+    found: dict[int, list[tuple[int, Usage]]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                text = file.read()
+        except OSError:
+            continue
+        fields = text[text.rindex(b")") + 2 :].split()  # the command's name may hold blanks and parentheses
+        if fields[0] in (b"Z", b"X"):
+            continue
+        usage = Usage((int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * PAGE, int(fields[20]))
+        found.setdefault(int(fields[3]), []).append((int(name), usage))
+    return found
+
+
+def signal_session(sid: int, number: int) -> int:
+    """Signal every process of a session, as PBS does (not only the group). Returns how many there were."""
+    members = sessions().get(sid, [])
+    for pid, _ in members:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+    return len(members)
+
+
+def kill_session(sid: int) -> None:
+    """SIGKILL every process of a session until none is left that a fork may have added meanwhile."""
+    for _ in range(5):
+        if not signal_session(sid, signal.SIGKILL):
+            return
