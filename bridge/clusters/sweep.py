@@ -140,7 +140,7 @@ class Sweeper:
         stopped = False
         for account in self._link.settings.accounts:
             known = self._known()
-            if known is None or not self._link.complete(account.name):
+            if known is None or not self._link.complete(account.name) or not self._allowed():
                 continue
             verdict = sweep(
                 self._link.of_account(account.name),

@@ -215,6 +215,8 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         size += len(rest)
         if size > MAX_LINE:
             raise errors.Unavailable(0, "", f"a watch event of more than {MAX_LINE} bytes")
+    if size:
+        yield b"".join(parts)
 
 
 def _event(line: bytes) -> tuple[str, Json]:

@@ -25,7 +25,7 @@ from bridge.nodes.lease import RENEW, NodeLease
 from pbs_adapter.models import Census
 
 INTERVAL = 10.0  # s between two looks at the Node
-SETTLE = 15.0  # s after the start in which an unreachable cluster is one that is still being connected to
+SETTLE = 30.0  # s after the start in which an unreachable cluster is one that is still being connected to
 
 log = structlog.get_logger(__name__)
 

@@ -1,0 +1,176 @@
+"""A link over an embedded cluster, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from censuses import census, cluster
+from embedded import LOST, EmbeddedCluster
+from virtualtime import VirtualClock
+
+from bridge.clusters.link import ClusterLink
+from bridge.telemetry import Metrics
+from pbs_adapter.errors import Fenced, OutcomeUnknown
+from pbs_adapter.models import JobOptions, JobRef, JobRequest, LogQuery, Observation
+
+ACCOUNTS = [
+    {"name": "chem", "transport": {"type": "local"}, "namespaces": ["chem-*", "lab"], "sharedTrust": True},
+    {"name": "rest", "transport": {"type": "local"}, "namespaces": ["*"], "sharedTrust": True},
+]
+REQUEST = JobRequest(JobRef("chem", "u1"), "hello.u1.i", JobOptions(1, 1 << 30, 60), files=())
+
+
+@dataclass
+class Scene:
+    """A link that runs, what it talks to, and what it told."""
+
+    clock: VirtualClock
+    pbs: EmbeddedCluster
+    link: ClusterLink
+    metrics: Metrics
+    changed: list[set[str]] = field(default_factory=list)
+    healths: list[bool] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def scene(connected: bool = True) -> AsyncIterator[Scene]:
+    """A running link."""
+    clock, metrics = VirtualClock(), Metrics()
+    pbs = EmbeddedCluster(census, ["chem", "rest"], clock)
+    link = ClusterLink(cluster(accounts=ACCOUNTS, census=60), pbs, metrics=metrics, clock=clock)
+    made = Scene(clock, pbs, link, metrics)
+    link.on_change.append(made.changed.append)
+    link.on_health.append(lambda: made.healths.append(link.health().reachable))
+    if connected:
+        pbs.connect()
+    task = asyncio.ensure_future(link.run())
+    await clock.advance(0.1)
+    yield made
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_before_the_first_report_nothing_is_sure() -> None:
+    async with scene(connected=False) as s:
+        assert not s.link.health().reachable
+        assert not s.link.complete("chem")
+        assert s.link.trouble("chem") == "connecting"
+        assert s.link.health().report_age is None
+        assert s.link.census is None
+        s.pbs.connect()
+        await s.clock.advance(10)
+        assert s.link.complete("chem")
+        assert s.link.trouble("chem") == ""
+        assert s.link.census is not None
+        assert s.healths[-1] is True
+
+
+async def test_changes_are_told_once() -> None:
+    async with scene() as s:
+        s.pbs.put("chem", Observation("u1"), Observation("u2"))
+        await s.clock.advance(1)
+        s.pbs.put("rest", Observation("u3"))
+        await s.clock.advance(60)
+        s.pbs.drop("chem", "u2")
+        await s.clock.advance(1)
+        assert s.changed == [{"u1", "u2"}, {"u3"}, {"u2"}]
+        assert set(s.link.observations) == {"u1", "u3"}
+        assert s.link.seen("u3") == Observation("u3")
+
+
+async def test_a_lost_channel_keeps_observations_and_says_why() -> None:
+    async with scene() as s:
+        s.pbs.put("chem", Observation("u1"))
+        await s.clock.advance(1)
+        since = s.clock.time()
+        s.pbs.disconnect("host key has changed")
+        await s.clock.advance(5)
+        health = s.link.health()
+        assert (health.reachable, health.message) == (
+            False,
+            "account chem: host key has changed; account rest: host key has changed",
+        )
+        assert health.since == pytest.approx(since, abs=1)
+        assert health.report_age == pytest.approx(5, abs=1)
+        assert s.link.seen("u1") is not None
+        assert not s.link.complete("chem")
+        assert b'channel_connected{account="chem",cluster="alpha"} 0.0' in s.metrics.text()
+        s.pbs.connect()
+        await s.clock.advance(6)
+        assert s.link.health().reachable
+        assert s.link.complete("chem")
+
+
+async def test_a_server_that_does_not_answer_makes_the_cluster_unusable() -> None:
+    async with scene() as s:
+        s.pbs.server_up = False
+        s.pbs.put("chem", Observation("u1"))
+        await s.clock.advance(2)
+        assert "PBS does not answer" in s.link.trouble("chem")
+        assert s.healths[-1] is False
+
+
+async def test_the_census_is_taken_anew_and_at_once_when_the_cluster_is_back() -> None:
+    async with scene() as s:
+        first = s.link.census
+        assert first is not None
+        await s.clock.advance(61)
+        assert s.link.census is not None
+        assert s.link.census.at >= first.at + 60
+        s.pbs.disconnect()
+        await s.clock.advance(200)
+        old = s.link.census.at
+        s.pbs.connect()
+        await s.clock.advance(6)
+        assert s.link.census.at > old
+
+
+async def test_a_submission_counts_as_seen_before_any_report() -> None:
+    async with scene() as s:
+        s.pbs.failure = LOST
+        with pytest.raises(OutcomeUnknown):
+            await s.link.submit(REQUEST)
+        seen = s.link.seen("u1")
+        assert seen is not None
+        assert seen.submitting
+        assert await s.link.submit(REQUEST) == "2.alpha"
+        seen = s.link.seen("u1")
+        assert seen is not None
+        assert seen.job_id == "2.alpha"
+
+
+async def test_a_newer_leader_ends_the_link() -> None:
+    clock = VirtualClock()
+
+    class Taken(EmbeddedCluster):
+        async def census(self) -> None:  # type: ignore[override]
+            """Another leads."""
+            raise Fenced("epoch 7 is below 8")
+
+    pbs = Taken(census, ["chem", "rest"], clock)
+    pbs.connect()
+    with pytest.raises(ExceptionGroup) as caught:
+        await ClusterLink(cluster(accounts=ACCOUNTS), pbs, clock=clock).run()
+    assert caught.group_contains(Fenced)
+
+
+@pytest.mark.parametrize(("namespace", "account"), [("chem-1", "chem"), ("lab", "chem"), ("laboratory", "rest")])
+async def test_the_first_account_that_serves_the_namespace(namespace: str, account: str) -> None:
+    link = ClusterLink(cluster(accounts=ACCOUNTS), EmbeddedCluster(census, ["chem", "rest"]))
+    assert link.account_for(namespace) == account
+
+
+async def test_a_namespace_that_no_account_serves() -> None:
+    link = ClusterLink(cluster(accounts=ACCOUNTS[:1]), EmbeddedCluster(census, ["chem"]))
+    assert link.account_for("other") is None
+    assert link.trouble("nobody") == "there is no account 'nobody'"
+
+
+async def test_logs_pass_through() -> None:
+    async with scene() as s:
+        got = [chunk async for chunk in s.link.logs(JobRef("chem", "u1"), LogQuery("main"))]
+        assert got == [b"u1 main\n"]
