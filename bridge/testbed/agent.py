@@ -1,0 +1,128 @@
+"""Runs the agent of the test bed as an admin would: manifests applied, settings written, its own ServiceAccount.
+
+The Deployment in deploy/ is scaled to nothing, since there is no node to run it; the same program runs beside it under
+the same RBAC.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from bridge.testbed.build import Progress, quiet
+from bridge.testbed.certs import write_private
+from bridge.testbed.control_plane import ControlPlane
+from bridge.testbed.files import shipped
+from bridge.testbed.processes import Process, free_ports
+
+NAMESPACE = "hpc-bridge"
+SERVICE_ACCOUNT = "hpc-bridge"
+Json = dict[str, Any]
+
+
+class Reachable(Protocol):
+    """What bridge.yaml says of a cluster."""
+
+    name: str
+
+    def settings(self) -> Json:
+        """The cluster's entry in bridge.yaml."""
+
+
+def apply_manifests(control_plane: ControlPlane) -> None:
+    """`kubectl apply -k deploy`, with no replica of the Deployment."""
+    control_plane.kubectl("apply", "-k", str(shipped("deploy")))
+    control_plane.kubectl("scale", "deployment", "hpc-bridge", f"--namespace={NAMESPACE}", "--replicas=0")
+
+
+class Agent:
+    """The agent as a process. `changes` overrides keys of clusters' entries by name, and `agent` those of the agent."""
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        clusters: Sequence[Reachable],
+        workdir: Path,
+        *,
+        agent: Mapping[str, Any] | None = None,
+        changes: Mapping[str, Mapping[str, Any]] | None = None,
+        progress: Progress = quiet,
+    ) -> None:
+        self._control_plane = control_plane
+        self._progress = progress
+        self.workdir = workdir
+        self.log = workdir / "agent.log"
+        self.config = workdir / "bridge.yaml"
+        workdir.mkdir(parents=True, exist_ok=True)
+        apply_manifests(control_plane)
+        self.kubeconfig = control_plane.service_account_kubeconfig(
+            NAMESPACE, SERVICE_ACCOUNT, workdir / "agent.kubeconfig"
+        )
+        certificate, key = control_plane.ca.issue_kubelet_serving(["127.0.0.1"])
+        (workdir / "kubelet.crt").write_bytes(certificate)
+        write_private(workdir / "kubelet.key", key)
+        self.status_port, *ports = free_ports(1 + len(clusters))
+        settings: Json = {
+            "agent": {"statusListen": f"127.0.0.1:{self.status_port}"} | dict(agent or {}),
+            "kubelet": {"address": "127.0.0.1", "certFile": "kubelet.crt", "keyFile": "kubelet.key"},
+            "clusters": [
+                cluster.settings() | {"kubeletPort": port} | dict((changes or {}).get(cluster.name, {}))
+                for cluster, port in zip(clusters, ports, strict=True)
+            ],
+        }
+        self.config.write_text(yaml.safe_dump(settings, sort_keys=False))
+        self.process: Process | None = None
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.process}>"
+
+    def start(self) -> Process:
+        """Start it (again); return at once."""
+        argv = [sys.executable, "-m", "bridge.cli", "run", "-c", str(self.config), "--kubeconfig", str(self.kubeconfig)]
+        self.process = Process("agent", argv, log=self.log, grace=15.0)
+        return self.process
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Wait until every cluster has answered and its node is Ready."""
+        if self.process is None:
+            raise RuntimeError("the agent has not been started")
+        self.process.wait_until(self._ready, "Ready nodes", timeout)
+
+    def _ready(self) -> bool:
+        report = self.report()
+        if report is None or not report["leading"] or not report["clusters"]:
+            return False
+        self._progress("waiting for the virtual nodes")
+        nodes = [c["node"] for c in report["clusters"] if c["reachable"]]
+        if len(nodes) < len(report["clusters"]):
+            return False
+        found = self._control_plane.kubectl("get", "nodes", *nodes, "-o", "json", check=False)
+        if found.returncode:
+            return False
+        return all(_is_ready(node) for node in json.loads(found.stdout).get("items", []) or [json.loads(found.stdout)])
+
+    def report(self) -> Json | None:
+        """What /status answers; None when there is no answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.status_port}/status", timeout=5) as answer:
+                report: Json = json.load(answer)
+        except (OSError, urllib.error.URLError, ValueError):
+            return None
+        return report
+
+    def stop(self) -> None:
+        """Stop it gracefully and wait."""
+        if self.process is not None:
+            self.process.stop()
+
+
+def _is_ready(node: Json) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
