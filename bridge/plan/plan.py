@@ -27,7 +27,7 @@ def plan(pod: Json, cluster: Cluster) -> Plan:
     metadata, broken = _metadata(pod)
     spec: Json = pod["spec"] if isinstance(pod.get("spec"), dict) else {}
     refused, malformed = fields.examine(spec)
-    if not spec.get("containers"):
+    if not spec.get("containers") and not malformed:
         malformed.append(Refusal("spec.containers", "is missing"))
     malformed = malformed or resources.bad_quantities(pod)
     if broken or malformed:

@@ -19,7 +19,7 @@ from pbs_adapter.models import JobOptions
 
 JOB_OVERHEAD = 256 << 20  # podrun, bubblewrap and page cache of logs count as the job's memory
 LONGEST = 10 * 365 * 86400
-_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,63}", re.ASCII)
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@=-]{0,63}", re.ASCII)
 _SHARING = "(?:excl|exclhost|shared)"
 _GROUP = "group=[A-Za-z][A-Za-z0-9_-]{0,63}"
 _PLACE = re.compile(
@@ -192,7 +192,7 @@ def options(pod: Json, cluster: Cluster) -> tuple[JobOptions, list[Refusal]]:
     seconds = deadline or wished or cluster.walltime
     total = seconds + whole(spec.get("terminationGracePeriodSeconds"), 30) + cluster.walltime_margin
     chosen = cluster.allow_project_annotation
-    words = "letters, digits and _.@+=- (at most 64, not starting with a sign)"
+    words = "letters, digits and _.@=- (at most 64, not starting with a sign)"
     chunk, refused = chunk_resources(pod, cluster)
     built = JobOptions(
         ncpus=ncpus(pod),

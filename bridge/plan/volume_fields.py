@@ -49,7 +49,7 @@ def _object(at: str, name: str, test: str) -> dict[str, Verdict]:
     }
 
 
-def _downward(at: str) -> dict[str, Verdict]:
+def _downward(at: str, what: str) -> dict[str, Verdict]:
     test = _FILES + "downward_api"
     return {
         at.rstrip("."): Honoured(test),
@@ -57,7 +57,7 @@ def _downward(at: str) -> dict[str, Verdict]:
         at + "items[].path": Honoured(test, str),
         at + "items[].mode": Honoured(_FILES + "modes", int),
         at + "items[].fieldRef": Honoured(test, dict, ("fieldPath",)),
-        at + "items[].fieldRef.apiVersion": Ignored("Files and variables know one version of fieldPath, v1."),
+        at + "items[].fieldRef.apiVersion": Ignored(f"{what} know one version of fieldPath, v1."),
         at + "items[].fieldRef.fieldPath": Honoured(test, str),
         at + "items[].resourceFieldRef": Honoured(test, dict, ("resource", "containerName")),
         at + "items[].resourceFieldRef.containerName": Honoured(test, str),
@@ -74,7 +74,7 @@ def _projected() -> dict[str, Verdict]:
         "projected.sources[]": Honoured(test),
         **_object(at + "configMap.", "name", test),
         **_object(at + "secret.", "name", test),
-        **_downward(at + "downwardAPI."),
+        **_downward(at + "downwardAPI.", "Projected files"),
         at + "serviceAccountToken": Honoured(test, dict, ("path",)),
         at + "serviceAccountToken.audience": Honoured(_FILES + "token_references", str),
         at + "serviceAccountToken.expirationSeconds": Honoured(_FILES + "token_references", int),
@@ -102,7 +102,7 @@ VOLUME: dict[str, Verdict] = {
     "configMap.defaultMode": Honoured(_FILES + "modes", int),
     **_object("secret.", "secretName", _FILES + "secret"),
     "secret.defaultMode": Honoured(_FILES + "modes", int),
-    **_downward("downwardAPI."),
+    **_downward("downwardAPI.", "Files of a downwardAPI volume"),
     "downwardAPI.defaultMode": Honoured(_FILES + "modes", int),
     **_projected(),
     "emptyDir": Honoured(_FILES + "empty_dir"),
