@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from pbs_adapter.transport.process import ProcessTransport
+from pbs_adapter.transport.process import GRACE, ProcessTransport
 
 
 class CommandTransport(ProcessTransport):
     """Runs `argv` with the remote command appended as one last argument, as `ssh HOST` expects it."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
-        super().__init__()
+    def __init__(self, argv: Sequence[str], *, grace: float = GRACE) -> None:
+        super().__init__(grace=grace)
         self._argv = tuple(argv)
 
     def __repr__(self) -> str:

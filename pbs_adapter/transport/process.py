@@ -18,7 +18,7 @@ from pbs_adapter.transport.install import install
 _TAIL = 4096
 _MOST_OUTPUT = 256 * 1024
 #: After the end of its input a helper may finish what it is writing, for example the job id after a qsub.
-_GRACE = 2.0
+GRACE = 10.0
 
 
 class _Pipes(asyncio.SubprocessProtocol):
@@ -81,8 +81,8 @@ class _Pipes(asyncio.SubprocessProtocol):
 class ProcessStream:
     """Standard input and output of a child; the end of its standard error is kept for messages."""
 
-    def __init__(self, transport: asyncio.SubprocessTransport, pipes: _Pipes) -> None:
-        self._transport, self._pipes = transport, pipes
+    def __init__(self, transport: asyncio.SubprocessTransport, pipes: _Pipes, grace: float) -> None:
+        self._transport, self._pipes, self._grace = transport, pipes, grace
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         self._closing: asyncio.Task[None] | None = None
 
@@ -90,16 +90,16 @@ class ProcessStream:
         return f"<ProcessStream pid={self._transport.get_pid()} returncode={self._transport.get_returncode()}>"
 
     @classmethod
-    async def start(cls, argv: Sequence[str]) -> ProcessStream:
+    async def start(cls, argv: Sequence[str], grace: float) -> ProcessStream:
         """Start `argv` in a new session. Raises `TransportError` when it cannot be started."""
         loop = asyncio.get_running_loop()
         starting = asyncio.ensure_future(loop.subprocess_exec(_Pipes, *argv, start_new_session=True))
         try:
-            return cls(*await asyncio.shield(starting))
+            return cls(*await asyncio.shield(starting), grace)
         except asyncio.CancelledError:
             # Cancelled while it starts: only its end makes sure that no process is left.
             with contextlib.suppress(OSError, ValueError):
-                await cls(*await starting).aclose()
+                await cls(*await starting, 0).aclose()
             raise
         except (OSError, ValueError) as error:
             raise TransportError(f"cannot start {argv[0]}: {error}") from error
@@ -130,6 +130,11 @@ class ProcessStream:
         self._stdin.write(data)
         await self._pipes.writable.wait()
 
+    def kill(self) -> None:
+        """End the program now, and all that it started in its process group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._transport.get_pid(), signal.SIGKILL)
+
     async def aclose(self) -> None:
         """See `ByteStream.aclose`. Carried through even when the caller is cancelled."""
         if self._closing is None:
@@ -139,22 +144,21 @@ class ProcessStream:
     async def _end(self) -> None:
         self._stdin.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE):
+            async with asyncio.timeout(self._grace):
                 # A child that still writes would block on a full pipe and never see the end of its input.
                 while await self.read(_MOST_OUTPUT):
                     pass
                 await self._pipes.exited.wait()
-        # Also when the leader has ended: what it started must not outlive the channel.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._transport.get_pid(), signal.SIGKILL)
+        self.kill()  # also when the leader has ended: what it started must not outlive the channel
         await self._pipes.exited.wait()
         self._transport.close()
 
 
 class ProcessTransport:
-    """A `Transport` whose programs are children of the agent."""
+    """A `Transport` whose programs are children of the agent; a closed one has `grace` s to end by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, grace: float = GRACE) -> None:
+        self._grace = grace
         self._streams: list[ProcessStream] = []
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -167,10 +171,13 @@ class ProcessTransport:
 
     async def open(self, argv: Sequence[str]) -> ByteStream:
         """See `Transport.open`."""
-        stream = await ProcessStream.start(self.command(argv))
+        stream = await ProcessStream.start(self.command(argv), self._grace)
         self._streams = [s for s in self._streams if not s.closed] + [stream]
         return stream
 
     async def aclose(self) -> None:
         """See `Transport.aclose`."""
+        for stream in self._streams:
+            if not stream.closed:
+                stream.kill()
         await asyncio.gather(*(stream.aclose() for stream in self._streams))

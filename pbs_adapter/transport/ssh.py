@@ -58,7 +58,7 @@ class SshTransport:
         command = shlex.join(argv)
         try:
             async with asyncio.timeout(self._deadline):
-                ssh = self._ssh = self._ssh or await self._connect()
+                ssh = self._ssh or await self._connect()
                 channel = await in_thread("ssh-open", lambda: _start(ssh, command), self._kill)
         except TimeoutError as error:
             raise TransportError(f"{self._address}: no answer within {self._deadline:g} s") from error
@@ -119,7 +119,8 @@ class SshTransport:
     def _handshake(self, sock: socket.socket) -> paramiko.Transport:
         known = self._read_known_hosts()
         key = self._read_key()
-        ssh = paramiko.Transport(sock)
+        # Known from here on, so that `aclose` waits for its thread also when nobody gets the result.
+        ssh = self._ssh = paramiko.Transport(sock)
         ssh.set_log_channel(_LOG)
         try:
             _prefer(ssh, known)

@@ -21,7 +21,7 @@ from pbs_adapter.transport import TransportError
 _CHUNK = 64 * 1024
 _SLOTS = 16  # chunks read but not yet taken
 _BUDGET = 128 * 1024  # bytes taken but not yet handed to the connection
-_GRACE = 2.0  # s between the end of the input and the end of the connection
+_GRACE = 10.0  # s; after the end of its input the helper may finish what it is writing
 _ERRORS = (OSError, EOFError, paramiko.SSHException)
 
 

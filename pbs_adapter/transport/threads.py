@@ -21,4 +21,4 @@ async def in_thread(name: str, work: Callable[[], T], kill: Callable[[], None]) 
         await asyncio.gather(future, return_exceptions=True)
         raise
     finally:
-        executor.shutdown(wait=False)
+        executor.shutdown(wait=future.done())  # an idle thread ends at once

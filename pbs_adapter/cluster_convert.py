@@ -1,0 +1,146 @@
+"""What the helper answers, as models. Pure, and tolerant: an answer is partly written by jobs, so it is untrusted.
+
+What cannot be understood becomes "unknown", never an error and never an absence.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pbs_adapter.errors import PbsUnavailable
+from pbs_adapter.models import Census, JobsReport, Json, Observation, PbsView, PodFile, Seen, VolumeFiles
+from pbs_adapter.remote import parse
+
+_TEXT = 4096
+_STATUS_VERSION = 1
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+
+
+def files_head(files: Sequence[PodFile], volumes: Sequence[VolumeFiles]) -> tuple[Json, bytes]:
+    """Return how files and volumes are written into a head, and all contents in that order.
+
+    >>> files_head((PodFile("pod.json", b"{}"),), (VolumeFiles("volumes/a", (PodFile("k", b"v", 0o644),)),))[1]
+    b'{}v'
+    """
+    head = {
+        "files": [_entry(file) for file in files],
+        "volumes": [{"root": volume.root, "files": [_entry(file) for file in volume.files]} for volume in volumes],
+    }
+    contents = [file.content for file in files] + [file.content for volume in volumes for file in volume.files]
+    return head, b"".join(contents)
+
+
+def _entry(file: PodFile) -> Json:
+    return {"path": file.path, "mode": file.mode, "size": len(file.content)}
+
+
+def jobs_report(head: Json) -> JobsReport:
+    """Return the report. One entry that names no pod makes it incomplete: a missing UID may be that one."""
+    raw = head.get("observations")
+    entries = raw if isinstance(raw, list) else []
+    observations = [found for entry in entries if (found := _observation(entry)) is not None]
+    gone = head.get("gone")
+    return JobsReport(
+        cursor=_text(head, "cursor"),
+        full=head.get("full") is True,
+        complete=head.get("complete") is True and isinstance(raw, list) and len(observations) == len(entries),
+        observations=tuple(observations),
+        gone=tuple(uid for uid in gone if isinstance(uid, str)) if isinstance(gone, list) else (),
+        server_up=head.get("server_up") is not False,
+        server_message=_text(head, "server_message"),
+    )
+
+
+def _observation(raw: Any) -> Observation | None:
+    if not isinstance(raw, dict) or not _UID.fullmatch(_text(raw, "uid")):
+        return None
+    status, problem = _status(raw)
+    return Observation(
+        uid=raw["uid"],
+        job_id=_text(raw, "job_id") or None,
+        submitting=raw.get("submitting") is True,
+        claimed=raw.get("claimed") is True,
+        stopping=raw.get("stopping") is True,
+        pbs=_view(raw.get("pbs")),
+        status=status,
+        status_problem=problem,
+    )
+
+
+def _status(raw: Json) -> tuple[Json | None, str]:
+    status, problem = raw.get("status"), _text(raw, "status_problem")
+    if status is None:
+        return None, problem
+    if not isinstance(status, dict):
+        return None, "status.json is not an object"
+    if status.get("version") != _STATUS_VERSION:
+        return None, f"status.json has version {str(status.get('version'))[:20]}, not {_STATUS_VERSION}"
+    if status.get("uid") not in (None, raw["uid"]):
+        return None, "status.json names another pod"
+    return status, problem
+
+
+def _view(raw: Any) -> PbsView:
+    if not isinstance(raw, dict):
+        return PbsView()
+    try:
+        seen = Seen(raw.get("seen"))
+    except ValueError:
+        seen = Seen.UNKNOWN
+    return PbsView(
+        seen=seen,
+        at=_time(raw.get("at")),
+        state=_text(raw, "state")[:1],
+        substate=_integer(raw.get("substate")),
+        comment=_text(raw, "comment"),
+        queue=_text(raw, "queue"),
+        exec_vnode=_text(raw, "exec_vnode"),
+        exit_status=_integer(raw.get("exit_status")),
+    )
+
+
+def census(head: Json, body: bytes) -> Census:
+    """Return the census. Raises `PbsUnavailable` when PBS's own output cannot be read: keep the last good one."""
+    server, queues, vnodes = _outputs(head, body)
+    try:
+        found = Census(
+            at=_time(head.get("at")),
+            server=parse.parse_server(server),
+            queues=tuple(parse.parse_queues(queues).values()),
+            vnodes=tuple(parse.parse_nodes(vnodes).values()),
+            host=_texts(head.get("host")),
+            runtimes=tuple(name for name in _list(head.get("runtimes")) if isinstance(name, str)),
+        )
+    except parse.ParseError as error:
+        raise PbsUnavailable(f"what PBS says of its queues and nodes cannot be read: {error}") from error
+    return found
+
+
+def _outputs(head: Json, body: bytes) -> tuple[bytes, bytes, bytes]:
+    sizes = [head.get(name) for name in ("server_size", "queues_size", "vnodes_size")]
+    first, second, third = (size if isinstance(size, int) and size >= 0 else 0 for size in sizes)
+    return body[:first], body[first : first + second], body[first + second : first + second + third]
+
+
+def _text(raw: Json, name: str) -> str:
+    value = raw.get(name)
+    return value[:_TEXT] if isinstance(value, str) else ""
+
+
+def _texts(raw: Any) -> Mapping[str, str]:
+    return {str(key): str(value)[:_TEXT] for key, value in raw.items()} if isinstance(raw, dict) else {}
+
+
+def _list(raw: Any) -> list[Any]:
+    return raw if isinstance(raw, list) else []
+
+
+def _integer(raw: Any) -> int | None:
+    return raw if type(raw) is int else None
+
+
+def _time(raw: Any) -> float:
+    return float(raw) if type(raw) in (int, float) and math.isfinite(raw) and abs(raw) < 1e12 else 0.0
