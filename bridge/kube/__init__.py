@@ -43,10 +43,7 @@ class Kubernetes(Protocol):
         """POST to a collection (or subresource); the object as stored."""
 
     async def patch(self, path: str, body: Json | JsonPatch, *, kind: PatchKind = "strategic") -> Json:
-        """PATCH; the object as stored. `metadata.resourceVersion` in `body` is a precondition (Conflict).
-
-        So is `metadata.uid`; the API server reports a mismatch as Conflict or, on some resources, as Invalid.
-        """
+        """PATCH; the object as stored. `metadata.resourceVersion` and `metadata.uid` in `body` are preconditions."""
 
     async def delete(self, path: str, *, uid: str | None = None, grace: int | None = None) -> Json:
         """DELETE, only if the object still has this UID; `grace` in seconds, None: the object's own."""

@@ -83,7 +83,14 @@ def from_status(body: dict[str, Any], status: int = 0, retry_after: str | None =
     wait = _seconds(retry_after)
     if wait is None:
         wait = _seconds((body.get("details") or {}).get("retryAfterSeconds"))
-    return _class(code)(code, str(body.get("reason") or ""), str(body.get("message") or ""), retry_after=wait)
+    kind = Conflict if code == 422 and _other_uid(body) else _class(code)
+    return kind(code, str(body.get("reason") or ""), str(body.get("message") or ""), retry_after=wait)
+
+
+def _other_uid(body: dict[str, Any]) -> bool:
+    """Whether a patch named the UID of another object: some API servers call that invalid rather than a conflict."""
+    causes = (body.get("details") or {}).get("causes") or []
+    return any(cause.get("field") == "metadata.uid" for cause in causes)
 
 
 def _class(status: int) -> type[KubeError]:

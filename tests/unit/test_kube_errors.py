@@ -39,6 +39,11 @@ def test_a_status_object_gives_reason_and_message() -> None:
     assert str(error) == 'AlreadyExists: pods "x" already exists'
 
 
+def test_a_patch_for_another_uid_is_a_conflict() -> None:
+    details = {"causes": [{"reason": "FieldValueInvalid", "field": "metadata.uid"}]}
+    assert isinstance(errors.from_status({"kind": "Status", "code": 422, "details": details}), errors.Conflict)
+
+
 @pytest.mark.parametrize(
     ("header", "details", "expected"),
     [
