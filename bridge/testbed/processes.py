@@ -166,6 +166,15 @@ def accepts(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
 def processes_of(uid: int) -> list[int]:
     """The ids of all living processes whose real user is `uid` (by their status: the owner of /proc/N may differ)."""
     found = []

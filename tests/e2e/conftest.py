@@ -9,6 +9,7 @@ import pytest
 
 from bridge.testbed import build
 from bridge.testbed.control_plane import ControlPlane
+from bridge.testbed.pbs_cluster import ALPHA, BETA, PbsTestCluster
 
 HERE = Path(__file__).parent
 
@@ -31,3 +32,10 @@ def control_plane() -> Iterator[ControlPlane]:
     """A running control plane without nodes."""
     with ControlPlane() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[dict[str, PbsTestCluster]]:
+    """The clusters alpha (2 hosts of 16 cores) and beta (1 host of 8), each behind its own sshd."""
+    with PbsTestCluster(ALPHA) as alpha, PbsTestCluster(BETA) as beta:
+        yield {"alpha": alpha, "beta": beta}

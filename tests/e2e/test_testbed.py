@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import shutil
 import ssl
 import subprocess
 import sys
@@ -13,13 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bridge.api.settings import Settings
 from bridge.testbed import build
 from bridge.testbed.control_plane import ControlPlane
 from bridge.testbed.errors import TestbedError
-from bridge.testbed.processes import Process, ProcessGroup
+from bridge.testbed.pbs_cluster import BETA, PbsTestCluster
+from bridge.testbed.processes import alive
 
 
 def eventually(check: Callable[[], bool], what: str, timeout: float = 60) -> None:
@@ -28,88 +31,6 @@ def eventually(check: Callable[[], bool], what: str, timeout: float = 60) -> Non
     while not check():
         assert time.monotonic() < deadline, f"not after {timeout} s: {what}"
         time.sleep(0.05)
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
-
-
-# --- processes
-
-
-STUBBORN = "trap '' TERM; setsid sleep 1000 & (setsid sh -c 'sleep 1001 & sleep 1002' &) ; while :; do sleep 1003; done"
-
-
-def test_stop_ends_the_whole_tree_with_daemons_and_sessions(tmp_path: Path) -> None:
-    process = Process("stubborn", ["sh", "-c", STUBBORN], log=tmp_path / "log", grace=0.1)
-    eventually(lambda: len(process.pids) >= 6, "all started")
-    pids = process.pids
-    process.stop()
-    assert [pid for pid in pids if alive(pid)] == []
-    assert process.returncode == 128 + signal.SIGKILL
-
-
-def test_a_daemon_does_not_outlive_a_program_that_ends_by_itself(tmp_path: Path) -> None:
-    script = "setsid sleep 1000 & echo $! > pid; exit 3"
-    process = Process("short", ["sh", "-c", script], log=tmp_path / "log", cwd=tmp_path)
-    assert process.wait(30) == 3
-    assert not alive(int((tmp_path / "pid").read_text()))
-    process.stop()
-
-
-OWNER = """
-import os, sys, time
-from pathlib import Path
-from bridge.testbed.processes import Process
-folder = Path(sys.argv[1])
-argv, afterwards = ["sh", "-c", sys.argv[2]], [["touch", str(folder / "x")]]
-process = Process("x", argv, log=folder / "log", grace=0.1, afterwards=afterwards)
-while len(process.pids) < 6:
-    time.sleep(0.05)
-(folder / "pids.part").write_text(" ".join(map(str, process.pids)))
-(folder / "pids.part").rename(folder / "pids")
-time.sleep(1000)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_nothing_outlives_an_owner_that_is_killed(tmp_path: Path, number: signal.Signals) -> None:
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), STUBBORN], stderr=subprocess.DEVNULL)
-    eventually((tmp_path / "pids").exists, "started")
-    owner.send_signal(number)
-    owner.wait(30)
-    pids = [int(each) for each in (tmp_path / "pids").read_text().split()]
-    eventually(lambda: not any(alive(pid) for pid in pids), "all gone")
-    assert (tmp_path / "x").exists()
-
-
-def test_a_group_stops_the_newest_first(tmp_path: Path) -> None:
-    script = "trap 'echo %s >> order; exit' TERM; : > ready-%s; while :; do sleep 0.02; done"
-    with ProcessGroup() as group:
-        for name in ("a", "b"):
-            argv = ["sh", "-c", script % (name, name)]
-            process = group.add(Process(name, argv, log=tmp_path / name, cwd=tmp_path))
-            process.wait_until((tmp_path / f"ready-{name}").exists, "start")
-    assert (tmp_path / "order").read_text() == "b\na\n"
-
-
-def test_a_program_that_fails_at_once_is_reported_with_its_last_words(tmp_path: Path) -> None:
-    process = Process("broken", ["sh", "-c", "echo no such luck; exit 5"], log=tmp_path / "log")
-    with pytest.raises(TestbedError, match=r"broken ended with status 5:\nno such luck"):
-        process.wait_until(lambda: False, "luck")
-    process.stop()
-
-
-def test_a_program_that_is_not_there_is_reported(tmp_path: Path) -> None:
-    process = Process("nothing", ["/no/such/program"], log=tmp_path / "log")
-    with pytest.raises(TestbedError, match="No such file"):
-        process.wait_until(lambda: False, "anything")
-    process.stop()
 
 
 # --- where the programs come from
@@ -196,9 +117,8 @@ class Kubelet(BaseHTTPRequestHandler):
     """Answers every GET like containerLogs, with the caller's name and the path."""
 
     def do_GET(self) -> None:
-        assert isinstance(self.connection, ssl.SSLSocket)
-        certificate = self.connection.getpeercert() or {}
-        names = [value for part in certificate["subject"] for key, value in part if key == "commonName"]  # type: ignore[union-attr, misc]
+        connection: Any = self.connection
+        names = [value for part in connection.getpeercert()["subject"] for key, value in part if key == "commonName"]
         body = json.dumps([*names, self.path]).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -265,24 +185,171 @@ def test_the_audit_log_has_the_bodies_of_pod_writes(control_plane: ControlPlane,
     assert deletion["requestObject"]["gracePeriodSeconds"] == 0
 
 
+# --- the clusters
+
+
+@pytest.fixture
+def alpha(clusters: dict[str, PbsTestCluster]) -> PbsTestCluster:
+    if clusters["alpha"].sshd is None:
+        pytest.skip("OpenSSH is missing and cannot be installed by this user")
+    return clusters["alpha"]
+
+
+def test_the_login_is_an_ordinary_user_who_knows_nothing_of_us(alpha: PbsTestCluster) -> None:
+    done = alpha.run("id -u; id -un; pwd; command -v python3; command -v qsub; env")
+    uid, name, folder, python, *rest = done.stdout.splitlines()
+    assert (int(uid), name, folder) == (alpha.account.uid, alpha.account.name, str(alpha.account.home))
+    assert int(uid) != 0
+    assert python.startswith("/usr/")
+    assert not [
+        line for line in rest if line.startswith(("VIRTUAL_ENV=", "KUBECONFIG=", "PBS_EXEC=")) or "qsub" in line
+    ]
+
+
+def test_login_needs_the_key_and_the_known_host(alpha: PbsTestCluster, tmp_path: Path) -> None:
+    assert alpha.sshd is not None
+    assert alpha.sshd.key_file.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "none").touch()
+
+    def login(*options: str) -> subprocess.CompletedProcess[str]:
+        argv = alpha.sshd.ssh_argv(*options) if alpha.sshd else []
+        return subprocess.run([*argv, "true"], capture_output=True, text=True, check=False, timeout=60)
+
+    assert login().returncode == 0
+    assert "Permission denied (publickey)" in login("-o", "PubkeyAuthentication=no").stderr
+    strange = f"UserKnownHostsFile={tmp_path / 'none'}"
+    # The first value of an option counts, so this one has to precede ours.
+    argv = [part if not part.startswith("UserKnownHostsFile=") else strange for part in alpha.sshd.ssh_argv()]
+    refused = subprocess.run([*argv, "true"], capture_output=True, text=True, check=False, timeout=60)
+    assert "Host key verification failed" in refused.stderr
+
+
+def test_a_restarted_sshd_is_the_same_one_without_its_sessions(alpha: PbsTestCluster) -> None:
+    assert alpha.sshd is not None
+    with subprocess.Popen([*alpha.sshd.ssh_argv(), "echo here; exec sleep 1000"], stdout=subprocess.PIPE) as session:
+        assert session.stdout is not None
+        assert session.stdout.readline() == b"here\n"
+        alpha.sshd.restart()
+        assert session.wait(30) == 255
+    assert alpha.run("echo", "a  b").stdout == "a  b\n"
+
+
+def test_a_job_submitted_over_ssh_runs_as_the_user(alpha: PbsTestCluster) -> None:
+    output = alpha.account.home if alpha.account.temporary else alpha.workdir
+    done = alpha.pbs("qsub", "-j", "oe", "-o", str(output / "who"), "--", "/usr/bin/id", "-un")
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.strip()
+    assert job.endswith(".alpha")
+    eventually(lambda: "job_state = F" in alpha.pbs("qstat", "-x", "-f", job).stdout, "the job's end")
+    assert alpha.run("cat", str(output / "who")).stdout.strip() == alpha.account.name
+
+
+def test_alpha_has_two_hosts_of_two_numa_domains(clusters: dict[str, PbsTestCluster]) -> None:
+    nodes = json.loads(clusters["alpha"].pbs("pbsnodes", "-a", "-v", "-F", "json").stdout)["nodes"]
+    cores = {name: node["resources_available"]["ncpus"] for name, node in nodes.items()}
+    assert {name: number for name, number in cores.items() if number} == {
+        f"alpha-n{host}[{domain}]": 8 for host in (1, 2) for domain in (0, 1)
+    }
+
+
+def test_a_busy_beta_lets_others_wait(clusters: dict[str, PbsTestCluster]) -> None:
+    beta = clusters["beta"]
+    (filler,) = beta.keep_busy(seconds=1000)
+    eventually(lambda: "job_state = R" in beta.pbs("qstat", "-f", filler).stdout, "the filler's start")
+    mine = beta.pbs("qsub", "-j", "oe", "-o", "/dev/null", "--", "/bin/true").stdout.strip()
+    eventually(lambda: "Insufficient amount of resource: ncpus" in beta.pbs("qstat", "-f", mine).stdout, "the reason")
+    owners = [
+        line.split(" = ")[1].split("@")[0]
+        for line in beta.pbs("qstat", "-f").stdout.splitlines()
+        if line.strip().startswith("Job_Owner")
+    ]
+    assert len(set(owners)) == 2
+    beta.server.fault("vanish", f"{filler}:kill")
+    eventually(lambda: "job_state = F" in beta.pbs("qstat", "-x", "-f", mine).stdout, "the waiting job's end")
+
+
+def test_the_settings_are_what_the_agent_reads(clusters: dict[str, PbsTestCluster]) -> None:
+    settings = Settings.model_validate({"clusters": [each.settings() for each in clusters.values()]})
+    assert [cluster.name for cluster in settings.clusters] == ["alpha", "beta"]
+    assert all(Path(cluster.pbs_exec or "", "bin", "qsub").exists() for cluster in settings.clusters)
+
+
+def test_a_home_that_others_cannot_enter_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root creates users")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    with pytest.raises(TestbedError, match="cannot be entered by other users"):
+        PbsTestCluster(BETA, workdir=closed).start()
+
+
 # --- the end of it
 
 
+def mentions(text: str) -> list[int]:
+    """Processes with that text in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if text.encode() in line:
+                found.append(int(entry.name))
+    return found
+
+
+def user_exists(name: str) -> bool:
+    """Whether the user database knows the name."""
+    return subprocess.run(["getent", "passwd", name], capture_output=True, check=False).returncode == 0
+
+
+def test_a_stopped_cluster_leaves_no_process_no_user_and_no_file() -> None:
+    cluster = PbsTestCluster(BETA)
+    with cluster:
+        temporary, name = cluster.account.temporary, cluster.account.name
+        cluster.keep_busy(seconds=1000)
+        cluster.run("setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
+        eventually(lambda: "1 /bin/sleep" in running(cluster.pids), "the job")
+        pids = cluster.pids
+    assert [pid for pid in pids if alive(pid)] == []
+    assert mentions(str(cluster.workdir)) == []
+    assert not cluster.workdir.exists()
+    assert not (temporary and user_exists(name))
+
+
+def running(pids: list[int]) -> str:
+    """A line for each command: how often it runs, and its program."""
+    programs = []
+    for pid in pids:
+        try:
+            programs.append(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode())
+        except OSError:
+            continue
+    return "\n".join(f"{programs.count(name)} {name}" for name in set(programs))
+
+
 ALL = """
-import os, sys, time
+import sys, time
 from pathlib import Path
 from bridge.testbed.control_plane import ControlPlane
-with ControlPlane(workdir=Path(sys.argv[1])) as running:
-    print(*running.pids, flush=True)
+from bridge.testbed.pbs_cluster import BETA, PbsTestCluster
+with PbsTestCluster(BETA) as beta, ControlPlane(workdir=Path(sys.argv[1])) as control_plane:
+    beta.keep_busy(seconds=1000)
+    print(beta.account.name if beta.account.temporary else "", beta.workdir, *beta.pids, *control_plane.pids, sep="|")
+    sys.stdout.flush()
     time.sleep(1000)
 """
 
 
-def test_a_control_plane_whose_owner_is_killed_is_gone(tmp_path: Path, control_plane: ControlPlane) -> None:
+def test_nothing_is_left_when_the_owner_of_everything_is_killed(tmp_path: Path, control_plane: ControlPlane) -> None:
     with subprocess.Popen([sys.executable, "-c", ALL, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        pids = [int(each) for each in owner.stdout.readline().split()]
+        user, workdir, *pids = owner.stdout.readline().strip().split("|")
         owner.kill()
-    assert len(pids) == 8
-    assert os.getpid() not in pids
-    eventually(lambda: not any(alive(pid) for pid in pids), "all gone")
+    assert len(pids) >= 8
+    eventually(lambda: not any(alive(int(pid)) for pid in pids), "all gone")
+    eventually(lambda: not mentions(workdir) and not mentions(str(tmp_path)), "nothing else below it")
+    eventually(lambda: not (user and user_exists(user)), "the user removed")
+    shutil.rmtree(workdir)
