@@ -97,7 +97,7 @@ class PodRun:
         self._ending: Optional[Ending] = None
         self._stop_grace: Optional[float] = None
         self._stop_read = 0.0
-        self._shown = ""
+        self._shown = self._phase = ""
         self._written = 0.0
 
     def run(self) -> int:
@@ -207,7 +207,7 @@ class PodRun:
         return exit_status(result, self._seen())
 
     def _write(self, phase: str, decision: Decision) -> bool:
-        """Write status.json if it would say something new; the first and the last one at once, others not too often."""
+        """Write status.json if it says something new; a new phase at once, other changes not too often."""
         ending = self._ending
         document = {
             "version": 1,
@@ -227,12 +227,12 @@ class PodRun:
         shown = json.dumps(document, sort_keys=True)
         if shown == self._shown:
             return True
-        if phase not in ("Starting", "Ended") and time.monotonic() - self._written < WRITE_EVERY:
+        if phase == self._phase and time.monotonic() - self._written < WRITE_EVERY:
             return False
         self._written = time.monotonic()
         if not self._status.write(dict(document, written_at=time.time())):
             return False
-        self._shown = shown
+        self._shown, self._phase = shown, phase
         return True
 
 

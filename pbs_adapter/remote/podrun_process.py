@@ -211,4 +211,4 @@ def reap() -> List[Tuple[int, int]]:
 
 def describe(error: OSError, argv: Any) -> str:
     """Text of a failed start, in the shape that people know from the kubelet."""
-    return 'exec: "%s": %s' % (argv[0].decode("utf-8", "replace"), error.strerror or error)
+    return 'exec: "%s": %s' % (argv[0].decode("utf-8", "replace"), os.strerror(error.errno) if error.errno else error)

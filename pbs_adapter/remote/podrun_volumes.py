@@ -5,6 +5,7 @@ inside, and opened component by component without following links, so that a con
 meanwhile gains nothing. hostPath types are checked as the kubelet does.
 """
 
+import errno
 import os
 import stat
 from typing import Callable, Dict
@@ -91,9 +92,8 @@ def pin(root: str, target: str) -> int:
             child = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = child
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISLNK(mode):
-            raise StartFailed("%s became a link while it was mounted" % target)
+        if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ELOOP, "became a link while it was being mounted")
         return descriptor
     except OSError as error:
         os.close(descriptor)

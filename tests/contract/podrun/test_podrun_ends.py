@@ -1,0 +1,231 @@
+"""How pods end from outside, what podrun does when it starts badly, and life without bubblewrap."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from podrunkit import Pod, container, mount, session, until
+
+TRAP = "trap 'echo got TERM; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
+STUBBORN = "trap 'echo got TERM' TERM; echo ready; while :; do sleep 0.05; done"
+bwrap = pytest.mark.usefixtures("bubblewrap")
+
+
+def ready(pod: Pod, name: str = "main") -> None:
+    until(lambda: b"ready" in pod.output(name), f"{name} to be ready")
+
+
+@bwrap
+def test_stop_sends_sigterm_and_keeps_the_output(pod: Pod) -> None:
+    pod.write(container("main", TRAP), container("ended", "true")).start()
+    ready(pod)
+    pod.stop(30)
+    assert pod.wait() == 7
+    assert pod.output() == b"ready\ngot TERM\n"
+    assert (pod.status["reason"], pod.status["result"], pod.status["phase"]) == ("Stopped", "Failed", "Ended")
+    assert (pod.state()["exit_code"], pod.state()["signal"]) == (7, None)
+
+
+@bwrap
+def test_stop_of_a_pod_that_obeys_is_a_success(pod: Pod) -> None:
+    pod.write(container("main", TRAP.replace("exit 7", "exit 0"))).start()
+    ready(pod)
+    pod.stop(30)
+    assert pod.wait() == 0
+    assert (pod.status["reason"], pod.status["result"]) == ("Stopped", "Succeeded")
+
+
+@bwrap
+def test_sigkill_after_the_grace_period_which_may_become_shorter(pod: Pod) -> None:
+    pod.write(container("main", STUBBORN)).start()
+    ready(pod)
+    pod.stop(1000)
+    until(lambda: b"got TERM" in pod.output(), "SIGTERM")
+    until(lambda: pod.status["phase"] == "Stopping", "the phase")
+    assert pod.state()["state"] == "running"
+    pod.stop(0)
+    assert pod.wait() == 137
+    assert (pod.state()["signal"], pod.status["result"], pod.status["reason"]) == (9, "Failed", "Stopped")
+    assert pod.output().count(b"got TERM") == 1
+
+
+def test_stop_before_the_start_starts_nothing(pod: Pod) -> None:
+    pod.write(container("main", "echo started"))
+    pod.stop(30)
+    assert pod.start().wait() == 1
+    assert (pod.status["reason"], pod.status["result"]) == ("Stopped", "Failed")
+    assert pod.state()["state"] == "waiting"
+    assert not pod.path("logs").exists()
+
+
+@bwrap
+def test_active_deadline(pod: Pod) -> None:
+    pod.write(container("main", TRAP), active_deadline=1).start()
+    assert pod.wait() == 7
+    assert (pod.status["reason"], pod.status["result"]) == ("DeadlineExceeded", "Failed")
+    assert pod.status["message"] == "Pod was active on the node longer than the specified deadline"
+
+
+@bwrap
+def test_walltime_ends_the_pod_before_pbs_does(pod: Pod) -> None:
+    pod.write(container("main", TRAP), walltime=10, end_margin=4, grace=5).start()
+    assert pod.wait() == 7
+    assert (pod.status["reason"], pod.status["result"]) == ("PBSWalltimeExceeded", "Failed")
+    assert "walltime of 10 s" in pod.status["message"]
+
+
+@bwrap
+def test_qdel_signals_the_whole_session_and_podrun_still_writes_the_end(pod: Pod) -> None:
+    leftover = "setsid sleep 1000 & " + TRAP
+    pod.write(container("main", leftover), container("deaf", STUBBORN), container("quick", TRAP)).start()
+    for name in ("main", "deaf", "quick"):
+        ready(pod, name)
+    for pid in session(pod.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert pod.wait() == 7
+    status = pod.status
+    assert (status["phase"], status["reason"], status["result"]) == ("Ended", "PBSJobDeleted", "Failed")
+    assert [status["containers"][name]["exit_code"] for name in ("main", "deaf", "quick")] == [7, 137, 7]
+    assert b"got TERM" in pod.output("deaf")
+    until(lambda: not session(pod.pid), "the session to be empty")
+
+
+@bwrap
+def test_containers_do_not_outlive_a_killed_podrun(pod: Pod) -> None:
+    pod.write(container("main", STUBBORN)).start()
+    ready(pod)
+    os.kill(pod.pid, signal.SIGKILL)
+    pod.wait()
+    until(lambda: not session(pod.pid), "the containers to end")
+
+
+@bwrap
+def test_other_signals_do_no_harm(pod: Pod) -> None:
+    pod.write(container("main", "trap '' USR1; echo ready; sleep 0.5; echo end")).start()
+    ready(pod)
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGTSTP):
+        os.kill(pod.pid, number)
+    assert pod.wait() == 0
+    assert pod.output() == b"ready\nend\n"
+
+
+@bwrap
+def test_suspension_and_resumption(pod: Pod) -> None:
+    pod.write(container("main", "echo ready; sleep 0.5; echo end")).start()
+    ready(pod)
+    everything = session(pod.pid)
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in everything:
+            os.kill(pid, number)
+        until(lambda number=number: b"T" in states(everything) or number == signal.SIGCONT, "the processes to stop")
+    assert pod.wait() == 0
+    assert pod.output() == b"ready\nend\n"
+
+
+def states(pids: list[int]) -> set[bytes]:
+    """The state letters of processes."""
+    stats = [Path(f"/proc/{pid}/stat") for pid in pids]
+    return {stat.read_bytes().rpartition(b")")[2].split()[0] for stat in stats if stat.exists()}
+
+
+@bwrap
+def test_second_start_is_refused(pod: Pod) -> None:
+    pod.write(container("main", TRAP)).start()
+    ready(pod)
+    until(lambda: pod.state()["state"] == "running", "the status")
+    before = pod.path("status.json").read_bytes()
+    assert pod.launch().wait(30) == 75
+    assert b"run before" in pod.path("job.out").read_bytes()
+    assert pod.path("status.json").read_bytes() == before
+    pod.stop(5)
+    assert pod.wait() == 7
+    assert pod.launch().wait(30) == 75
+
+
+@bwrap
+def test_setup_lines_change_the_environment(pod: Pod) -> None:
+    lines = ["export MODULE='a\nb'", 'export PATH="/opt/tool/bin:$PATH"', "echo noise", "unexported=1"]
+    pod.write(container("main", "/bin/cat", "/proc/self/environ", env=[["OWN", "1"]]), setup=lines).run()
+    got = dict(entry.partition(b"=")[::2] for entry in pod.output().split(b"\0")[:-1])
+    assert got.pop(b"MODULE") == b"a\nb"
+    assert got.pop(b"PATH") == b"/opt/tool/bin:" + pod.environment["PATH"].encode()
+    assert set(got) == {b"HOME", b"HOSTNAME", b"PBS_JOBID", b"PWD", b"OWN"}
+
+
+def test_failing_setup_line_fails_the_pod(pod: Pod) -> None:
+    pod.write(container("main", "true"), setup=["echo no such module >&2; false", "true"])
+    assert pod.start().wait() == 1
+    assert (pod.status["reason"], pod.status["result"]) == ("PBSStartFailed", "Failed")
+    assert pod.status["message"] == "the cluster's setup lines ended with 1: no such module"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"version": 2}', '{"version": 1}'])
+def test_unusable_pod_json(pod: Pod, content: str) -> None:
+    pod.put("pod.json", content)
+    assert pod.start().wait() == 1
+    assert (pod.status["phase"], pod.status["reason"], pod.status["result"]) == ("Ended", "PBSStartFailed", "Failed")
+    assert "pod.json" in pod.status["message"]
+    assert pod.status["uid"] == pod.uid
+
+
+def test_unknown_runtime(pod: Pod) -> None:
+    status = pod.write(container("main", "true", runtime="warp")).run()
+    assert (status["reason"], "warp" in status["message"]) == ("PBSStartFailed", True)
+
+
+class TestWithoutBubblewrap:
+    """The host runtime where bubblewrap is missing."""
+
+    @pytest.fixture
+    def pod(self, pod: Pod) -> Pod:
+        pod.environment["HPC_BRIDGE_BWRAP"] = "/nonexistent/bwrap"
+        return pod
+
+    def test_mounts_are_refused(self, pod: Pod) -> None:
+        pod.write(container("main", "true", mounts=[mount("volumes/data", "/data")]))
+        assert pod.start().wait() == 1
+        assert pod.status["reason"] == "PBSStartFailed"
+        assert "container main mounts /data, which needs bubblewrap" in pod.status["message"]
+
+    def test_a_pod_with_the_default_token_runs(self, pod: Pod) -> None:
+        token = mount("secrets/volumes/token", "/var/run/secrets/kubernetes.io/serviceaccount", read_only=True)
+        pod.write(container("main", "touch $HOME/x; test $HOME = $TMPDIR; exit 3", mounts=[token])).start()
+        assert pod.wait() == 3
+
+    def test_a_signal_is_told_from_an_exit_code(self, pod: Pod) -> None:
+        pod.write(container("killed", "kill -15 $$"), container("exited", "exit 143")).run()
+        assert [pod.state(name)["signal"] for name in ("killed", "exited")] == [15, None]
+        assert [pod.state(name)["exit_code"] for name in ("killed", "exited")] == [143, 143]
+
+    def test_a_daemon_that_holds_the_output_does_not_hold_the_pod(self, pod: Pod) -> None:
+        pod.write(container("main", "sleep 1000 & setsid sleep 1000 & echo $!")).start()
+        assert pod.wait() == 0
+        daemon = int(pod.output())
+        os.kill(daemon, signal.SIGKILL)  # it left the session: only MoM's cgroup would end it
+        until(lambda: not session(pod.pid), "the session to end")
+
+    def test_command_not_found(self, pod: Pod) -> None:
+        state = pod.write(container("main", "no-such-program", "x")).run()["containers"]["main"]
+        assert (state["reason"], state["exit_code"]) == ("StartError", 128)
+        assert state["message"] == 'exec: "no-such-program": No such file or directory'
+
+    def test_stop(self, pod: Pod) -> None:
+        pod.write(container("main", TRAP), container("deaf", STUBBORN)).start()
+        ready(pod)
+        ready(pod, "deaf")
+        pod.stop(1)
+        assert pod.wait() == 7
+        assert (pod.state()["exit_code"], pod.state("deaf")["signal"]) == (7, 9)
+
+
+def test_status_is_small_and_versioned(pod: Pod) -> None:
+    pod.write(
+        *[container(f"c{n}", "head -c 9000 /dev/urandom > /dev/termination-log; exit 1") for n in range(12)]
+    ).run()
+    content = pod.path("status.json").read_bytes()
+    assert len(content) < 256 * 1024
+    assert json.loads(content)["version"] == 1
