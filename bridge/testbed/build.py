@@ -114,8 +114,8 @@ def _build(go: str, target: Path, progress: Progress) -> None:
             (result / name).symlink_to("control-plane")
         shutil.rmtree(target, ignore_errors=True)
         result.rename(target)
-    finally:
         progress("removing the caches of the build")
+    finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
