@@ -70,6 +70,8 @@ def _problem(document: Document, detail: Any) -> Problem:
         return document.problem(path, f"is not known; {_suggestion(path)}")
     if kind == "missing":
         return document.problem(path, "is missing; give it a value")
+    if kind == "too_short":
+        return document.problem(path, "is empty; give at least one")
     if kind.startswith("union_tag"):
         return document.problem((*path, "type"), f"is missing or not known; {_TYPES}")
     if kind == "value_error":

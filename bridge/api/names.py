@@ -34,3 +34,19 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 OS_LABEL = "kubernetes.io/os"
 ARCH_LABEL = "kubernetes.io/arch"
+
+# Source of docs/reference/annotations.md.
+MEANING: dict[str, str] = {
+    QUEUE: "The PBS queue, one of those that the cluster's settings list under `queues` (or its `queue`).",
+    WALLTIME: "How long the pod may run, where it sets no `activeDeadlineSeconds`: seconds, `90s`, `15m`, `2h`, "
+    "`1h30m` or `HH:MM:SS`. The grace period and a margin are added to it for PBS.",
+    PROJECT: "The PBS project (`qsub -P`), where the settings allow pods to choose (`allowProjectAnnotation`).",
+    ACCOUNT: "The accounting string (`qsub -A`), where the settings allow pods to choose.",
+    PLACE: "How PBS places the job: `free`, `pack`, `scatter` or `vscatter`, then `:excl`, `:exclhost` or `:shared`, "
+    "then `:group=RESOURCE`.",
+    JOB_ID: "The id of the pod's PBS job. For display: changing it changes nothing.",
+    CLUSTER: "The cluster the job is on. For display.",
+    CLUSTER_TAINT: "As label of a virtual node: its cluster. As taint `hpc-bridge.io/cluster=NAME:NoSchedule`: only "
+    "pods that tolerate it come there.",
+    UNREACHABLE_TAINT: "Taint (NoSchedule) of a virtual node whose cluster cannot be reached now. Pods there go on.",
+}

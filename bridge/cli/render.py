@@ -49,9 +49,10 @@ def render(config: str, file: TextIO, name: str | None, output: str) -> None:
             click.echo(f"{planned.namespace}/{planned.name}: {refusal.reason}: {refusal}", err=True)
         if not planned.refusals:
             rendered += _rendered(pod, planned, cluster)
-    click.echo(
-        json.dumps(rendered, indent=2) if output == "json" else "\n".join(map(_text, rendered)), nl=bool(rendered)
-    )
+    if output == "json":
+        click.echo(json.dumps(rendered, indent=2))
+    elif rendered:
+        click.echo("\n".join(map(_text, rendered)), nl=False)
     if len(rendered) < len(found):
         raise SystemExit(1)
 

@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 PATHS = paths(read((TESTS / "unit/fixtures/podspec-1.36.txt").read_text()))
 
 
-_REQUIRED = {
+_REQUIRED: dict[str, dict[str, Any]] = {
     "initContainers": {"name": "i", "image": "busybox:1", "command": ["true"]},
     "volumes": {"name": "v"},
     "volumeMounts": {"name": "v", "mountPath": "/v"},
@@ -33,7 +33,7 @@ def nested(path: str, value: Any) -> dict[str, Any]:
         if part.endswith("[]") and not isinstance(value, list):
             value = [_REQUIRED.get(name, {}) | value if isinstance(value, dict) else value]
         value = {name: value}
-    spec: dict[str, Any] = {"volumes": [{"name": "v"}]} | value
+    spec: dict[str, Any] = {"volumes": [{"name": "v"}], **value}
     return spec | {"containers": [container() | own for own in spec.get("containers", [{}])]}
 
 

@@ -27,7 +27,7 @@ def test_order_and_kinds() -> None:
 )
 def test_images(image: str, rules: list[str], refused: bool) -> None:
     given = pod(containers=[container(image=image)])
-    settings = {"images": [{"image": rule} for rule in rules]}
+    settings: dict[str, Any] = {"images": [{"image": rule} for rule in rules]}
     assert reasons(given, **settings) == ([("spec.containers[0].image", "ImageNotMapped")] if refused else [])
     if not refused:
         entry = first(frozen(given, **settings))

@@ -32,8 +32,8 @@ def options(given: dict[str, Any], **settings: Any) -> JobOptions:
         ("12E2", 1200), ("-0", 0),
     ],
 )  # fmt: skip
-def test_quantities(text: object, value: object) -> None:
-    assert quantity.parse(text) == Fraction(value)  # type: ignore[arg-type]
+def test_quantities(text: object, value: int | str) -> None:
+    assert quantity.parse(text) == Fraction(value)
 
 
 @pytest.mark.parametrize(

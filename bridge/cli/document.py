@@ -1,0 +1,206 @@
+"""Writes the reference pages that come from code: `python -m bridge.cli.document [--check] [DIRECTORY]`.
+
+With `--check` nothing is written, and the exit status is 1 when a page differs from what the code says.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
+
+from bridge.api import names, reasons
+from bridge.api.settings import Settings, parse_bytes, parse_duration
+from bridge.plan.container_fields import CONTAINER
+from bridge.plan.pod_fields import POD
+from bridge.plan.verdicts import Honoured, Ignored, Refused, Verdict
+from bridge.plan.volume_fields import VOLUME
+
+_PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+_MADE = "<!-- Made from the code by `python -m bridge.cli.document`; do not edit. -->\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check all pages; the exit status."""
+    directory = Path(next((a for a in arguments if not a.startswith("-")), "docs/reference"))
+    differing = []
+    for name, text in pages().items():
+        path = directory / name
+        if "--check" in arguments:
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                differing.append(str(path))
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    for path_name in differing:
+        sys.stderr.write(f"{path_name} differs from the code; run python -m bridge.cli.document\n")
+    return 1 if differing else 0
+
+
+def pages() -> dict[str, str]:
+    """File name to content."""
+    return {
+        "configuration.md": configuration_page(),
+        "pod-fields.md": pod_fields_page(),
+        "annotations.md": annotation_page(),
+        "reasons.md": reason_page(),
+    }
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in lines)
+
+
+def configuration_page() -> str:
+    """bridge.yaml, one table a mapping."""
+    parts = [
+        "# Configuration: bridge.yaml\n",
+        _MADE,
+        "Check a file with `hpc-bridge validate -c bridge.yaml`. Durations are seconds or `90s`, `15m`, `2h`, `1h30m`, "
+        "`HH:MM:SS`; sizes are bytes or `512Mi`, `2Gi`. Relative paths are relative to the file. Keys that are not "
+        "listed here are mistakes.\n",
+    ]
+    for model in _models(Settings):
+        parts.append(f"## {model.__name__}\n\n{' '.join((model.__doc__ or '').split())}\n")
+        rows = [_setting(name, field) for name, field in model.model_fields.items()]
+        parts.append(_table(("key", "value", "left out", "meaning"), rows))
+    return "\n".join(parts)
+
+
+def _models(model: type[BaseModel]) -> list[type[BaseModel]]:
+    found = [model]
+    for each in found:  # grows while it is walked
+        for field in each.model_fields.values():
+            found += [inner for inner in _inner(field.annotation) if inner not in found]
+    return found
+
+
+def _inner(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _inner(argument)]
+
+
+def _setting(name: str, field: FieldInfo) -> tuple[str, str, str, str]:
+    default = "required" if field.is_required() else _default(field)
+    return f"`{field.alias or name}`", _value(field), default, field.description or ""
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is None or value in ((), {}) or isinstance(value, BaseModel):
+        return "–"
+    if _read_by(field, parse_bytes):
+        return f"`{value >> 20}Mi`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{', '.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
+
+
+def _value(field: FieldInfo) -> str:
+    if _read_by(field, parse_duration):
+        return "duration"
+    return "size" if _read_by(field, parse_bytes) else _kind(field.annotation)
+
+
+def _read_by(field: FieldInfo, reader: Callable[[object], object]) -> bool:
+    return any(isinstance(m, BeforeValidator) and m.func is reader for m in field.metadata)
+
+
+def _kind(annotation: Any) -> str:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"[{annotation.__name__}](#{annotation.__name__.lower()})"
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is typing.Literal:
+        return " or ".join(f"`{argument}`" for argument in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_kind(argument) for argument in arguments if argument is not type(None))
+    if origin is typing.Annotated:
+        return _kind(arguments[0])
+    if origin is tuple:
+        return f"list of {_kind(arguments[0])}"
+    if origin is dict:
+        return f"map to {_kind(arguments[1])}"
+    return _PLAIN[annotation]
+
+
+def pod_fields_page() -> str:
+    """The table of every field of PodSpec."""
+    parts = [
+        "# Pod fields\n",
+        _MADE,
+        "Every field of a pod is honoured (with its Kubernetes meaning; the test named shows it), refused (the pod "
+        "fails with reason `UnsupportedPodField` and the message below, in an Event too), or ignored, for the reason "
+        "given. What is below a field without a row of its own shares its fate. A field that a newer Kubernetes "
+        "brings is refused until it has a row here.\n",
+        "Containers get no variables of Services (`KUBERNETES_SERVICE_HOST` and the like). `status.hostIP` is the "
+        "virtual node's address; `status.podIP` is refused, because it is not known before the job runs. A limit that "
+        "a container does not set is, in `resourceFieldRef`, what PBS gives the job.\n",
+    ]
+    for title, rows in (
+        ("spec", POD),
+        ("spec.containers[] and spec.initContainers[]", CONTAINER),
+        ("spec.volumes[]", VOLUME),
+    ):
+        parts.append(f"## {title}\n")
+        parts.append(_table(("field", "", ""), [_row(path, verdict) for path, verdict in sorted(rows.items())]))
+    return "\n".join(parts)
+
+
+def _row(path: str, verdict: Verdict) -> tuple[str, str, str]:
+    match verdict:
+        case Honoured(test=test):
+            return f"`{path}`", "honoured", f"`{test}`"
+        case Ignored(reason=reason):
+            return f"`{path}`", "ignored", reason
+        case Refused(message=message, accepts=accepts):
+            fine = ", ".join(f"`{_shown(value)}`" for value in accepts)
+            text = message[0].upper() + message[1:] + "."
+            return f"`{path}`", "refused", f"{text} Accepted: {fine}." if fine else text
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {inner}" for key, inner in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def annotation_page() -> str:
+    """Annotations, labels and taints."""
+    written = [name for name in names.MEANING if name not in names.AUTHOR_ANNOTATIONS]
+    return "\n".join(
+        [
+            "# Annotations, labels and taints\n",
+            _MADE,
+            "## What a pod's author may write\n",
+            "An annotation under `hpc-bridge.io/` that is not listed, or a value that may not be passed to PBS, fails "
+            "the pod with reason `InvalidAnnotation` and says what would be right. Nothing of it reaches a shell.\n",
+            _table(("annotation", "meaning"), [(f"`{n}`", names.MEANING[n]) for n in names.AUTHOR_ANNOTATIONS]),
+            "## What the bridge writes\n",
+            _table(("name", "meaning"), [(f"`{n}`", names.MEANING[n]) for n in written]),
+        ]
+    )
+
+
+def reason_page() -> str:
+    """Reasons in statuses and Events."""
+    return "\n".join(
+        [
+            "# Reasons\n",
+            _MADE,
+            "They stand in `kubectl get pods` (STATUS), in container states and in Events. Those that start with PBS "
+            "are the bridge's own; the rest are Kubernetes'.\n",
+            _table(("reason", "meaning"), [(f"`{name}`", text) for name, text in sorted(reasons.MEANING.items())]),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
