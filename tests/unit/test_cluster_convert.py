@@ -1,0 +1,147 @@
+"""What a helper answers, partly written by jobs, becomes models or "unknown": never an error, never an absence."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pbs_adapter import cluster_convert as convert
+from pbs_adapter.errors import PbsUnavailable
+from pbs_adapter.models import JobsReport, Observation, PbsView, Seen
+
+UID = "11111111-2222-3333-4444-555555555555"
+STATUS = {"version": 1, "uid": UID, "phase": "Running", "containers": {}}
+RECORDINGS = Path(__file__).parents[1] / "contract" / "pbs" / "recordings" / "release"
+
+
+def report(*observations: Any, **fields: Any) -> JobsReport:
+    head = {"cursor": "a.1", "full": True, "complete": True, "observations": list(observations), "server_up": True}
+    return convert.jobs_report({**head, **fields})
+
+
+def test_doctests() -> None:
+    assert doctest.testmod(convert).failed == 0
+
+
+def test_a_whole_report() -> None:
+    pbs = {
+        "seen": "present",
+        "at": 5,
+        "state": "R",
+        "substate": 42,
+        "comment": "c",
+        "queue": "q",
+        "exec_vnode": "(n:ncpus=1)",
+    }
+    raw = {"uid": UID, "job_id": "1.pbs", "submitting": False, "claimed": True, "stopping": True, "pbs": pbs}
+    made = report({**raw, "status": STATUS}, gone=["b"], server_up=False, server_message="down")
+    view = PbsView(Seen.PRESENT, 5.0, "R", 42, "c", "q", "(n:ncpus=1)", None)
+    seen = Observation(UID, "1.pbs", False, True, True, view, STATUS)
+    assert made == JobsReport("a.1", True, True, (seen,), ("b",), False, "down")
+
+
+@pytest.mark.parametrize("entry", [None, 1, "x", [], {}, {"uid": 5}, {"uid": ""}, {"uid": "../x"}, {"uid": "a" * 65}])
+def test_an_entry_without_a_pod_makes_the_report_incomplete(entry: Any) -> None:
+    made = report({"uid": UID}, entry)
+    assert [observation.uid for observation in made.observations] == [UID]
+    assert not made.complete
+
+
+@pytest.mark.parametrize("raw", [None, {}, "x", 7])
+def test_without_a_list_nothing_is_complete(raw: Any) -> None:
+    assert not report(observations=raw).complete
+
+
+@pytest.mark.parametrize("seen", [None, "", "Present", 1, [], {}, "gone"])
+def test_an_unknown_view_is_unknown(seen: Any) -> None:
+    made = report({"uid": UID, "pbs": {"seen": seen}})
+    assert made.complete
+    assert made.observations[0].pbs.seen is Seen.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("at", "x"),
+        ("at", float("inf")),
+        ("at", True),
+        ("substate", "42"),
+        ("substate", True),
+        ("exit_status", 1.5),
+        ("state", 5),
+        ("comment", ["a"]),
+        ("queue", None),
+        ("exec_vnode", {}),
+    ],
+)
+def test_fields_of_the_wrong_type_are_as_if_missing(field: str, value: Any) -> None:
+    assert report({"uid": UID, "pbs": {"seen": "present", field: value}}).observations[0].pbs == PbsView(Seen.PRESENT)
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        ([], "not an object"),
+        ("x", "not an object"),
+        ({}, "version None"),
+        ({**STATUS, "version": 2}, "version 2"),
+        ({**STATUS, "version": "1" * 99}, "version 1111"),
+        ({**STATUS, "uid": "other"}, "another pod"),
+    ],
+)
+def test_a_status_that_is_not_podruns_is_left_out(status: Any, problem: str) -> None:
+    observation = report({"uid": UID, "status": status}).observations[0]
+    assert observation.status is None
+    assert problem in observation.status_problem
+
+
+def test_long_texts_are_cut() -> None:
+    assert len(report({"uid": UID, "pbs": {"comment": "c" * 10**6}}).observations[0].pbs.comment) == 4096
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = ["uid", "job_id", "pbs", "status", "status_problem", "claimed", "seen", "at", "state", "substate", "comment"]
+odd = st.dictionaries(
+    st.sampled_from(KEYS), json_values | st.dictionaries(st.sampled_from(KEYS), json_values), max_size=6
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(odd | json_values, max_size=3), json_values, json_values)
+def test_nothing_raises(observations: list[Any], gone: Any, cursor: Any) -> None:
+    made = report(*observations, gone=gone, cursor=cursor)
+    assert all(isinstance(observation.uid, str) for observation in made.observations)
+
+
+def recorded(name: str) -> bytes:
+    output: str = json.loads((RECORDINGS / f"{name}.json").read_text())["stdout"]
+    return output.encode()
+
+
+def test_a_census_of_a_real_pbs() -> None:
+    outputs = [recorded("server_full"), recorded("queues_full"), recorded("nodes_numa_idle")]
+    sizes = dict(zip(("server_size", "queues_size", "vnodes_size"), map(len, outputs), strict=True))
+    head = {"at": 7.5, "host": {"os": "Debian", "n": 1}, "runtimes": ["host+bwrap", 5], **sizes}
+    census = convert.census(head, b"".join(outputs))
+    assert census.at == 7.5
+    assert census.server.default_queue == "workq"
+    assert "workq" in [queue.name for queue in census.queues]
+    assert any(vnode.ncpus > 0 for vnode in census.vnodes)
+    assert census.host == {"os": "Debian", "n": "1"}
+    assert census.runtimes == ("host+bwrap",)
+
+
+@pytest.mark.parametrize("head", [{}, {"server_size": 10**9}, {"server_size": -1, "queues_size": "x"}])
+def test_a_census_that_is_cut_off_is_told(head: dict[str, Any]) -> None:
+    with pytest.raises(PbsUnavailable, match="cannot be read"):
+        convert.census(head, b'{"Server":{')
