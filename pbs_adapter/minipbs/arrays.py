@@ -30,7 +30,7 @@ def next_subjob(complex_: Complex, parent: Job, now: float) -> Job:
     subjob = make_subjob(parent, array.waiting.pop(0))
     array.subjobs[subjob.index] = subjob
     if parent.state == "Q":
-        parent.attrs["stime"] = values.ctime(now)
+        parent.attrs["stime"] = int(now)
         parent.attrs["comment"] = f"Job Array Began at {values.comment_time(now)}"
     complex_.transition(parent, "B", 70, now)
     return subjob

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from . import errors, values
+from . import errors
 from .config import Config, Queue
 from .errors import PbsError
 from .jobs import LIVE, STATES, Job
@@ -158,7 +158,7 @@ class Complex:
         job.state, job.substate = state, substate
         job.queue = queue or job.queue
         job.attrs["queue"] = job.queue
-        job.attrs["mtime"] = values.ctime(now)
+        job.attrs["mtime"] = int(now)
         self._enter(job)
 
     def forget(self, job: Job) -> None:

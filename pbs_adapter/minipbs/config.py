@@ -52,7 +52,8 @@ class Config:
 
     `users` are accounts that exist in PBS only: the user who owns the server may act as one of them by the environment
     variable MINIPBS_USER (their jobs then run as that owner), so that other people's jobs can be had without root.
-    `start_delay` keeps a job in substate 41 ("sent for execution") that long before its MoM confirms the start.
+    `start_delay` keeps a job in substate 41 ("sent for execution") that long before its MoM confirms the start,
+    `end_delay` in state E before it is finished.
     `root_jobs` lets root submit jobs (acl_roots); otherwise that is "Bad UID for job execution".
     `strict_ordering` reserves room for the first job that cannot run, and backfills only what does not delay it.
     """
@@ -71,6 +72,7 @@ class Config:
     scheduler_iteration: float = 10.0
     strict_ordering: bool = False
     start_delay: float = 0.0
+    end_delay: float = 0.0
     users: tuple[str, ...] = ()
     root_jobs: bool = False
     python: str = "/usr/bin/python3"

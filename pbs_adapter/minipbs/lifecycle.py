@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Protocol
 
 from . import arrays, errors, values
@@ -37,6 +38,7 @@ class Lifecycle:
     def __init__(self, complex_: Complex, mom: Mom) -> None:
         self.complex = complex_
         self.mom = mom
+        self.ending: deque[tuple[float, Job]] = deque()
         self.wanted = False  # a scheduling cycle is due
 
     # -- into the queue
@@ -47,7 +49,7 @@ class Lifecycle:
         job.depends = parse_depend(depend, complex_.config.server) if depend else []
         complex_.add(job)
         if job.state == "Q":
-            job.attrs["etime"] = values.ctime(now)
+            job.attrs["etime"] = int(now)
         if job.array is not None:
             arrays.refresh(job)
         if depend:
@@ -105,7 +107,7 @@ class Lifecycle:
             job = complex_.jobs[job_id]
             if job.execution_time <= now:
                 job.attrs.pop("Execution_Time", None)
-                job.attrs["etime"] = values.ctime(now)
+                job.attrs["etime"] = int(now)
                 complex_.transition(job, "Q", 10, now)
         for table in complex_.queues.values():
             if table.config.type == "Route" and table.counts["Q"]:
@@ -145,7 +147,7 @@ class Lifecycle:
         """The MoM has confirmed the start."""
         job.sid = sid
         attrs = job.attrs
-        attrs["stime"] = values.ctime(now)
+        attrs["stime"] = int(now)
         attrs["comment"] = f"Job run at {values.comment_time(now)} on {attrs['exec_vnode']}"
         if job.deleted_by:
             attrs["comment"] += f" and terminated by {job.deleted_by}"
@@ -156,7 +158,7 @@ class Lifecycle:
         """The MoM's periodic report: from the first one on a running job has session_id and resources_used."""
         job.attrs["session_id"] = job.sid
         job.attrs["resources_used"] = resources_used(job, used, now)
-        job.attrs["mtime"] = values.ctime(now)
+        job.attrs["mtime"] = int(now)
         self.complex.touch(job)
 
     def ended(self, job: Job, status: int, used: dict[str, int], now: float) -> None:
@@ -166,17 +168,29 @@ class Lifecycle:
         else:
             job.attrs["resources_used"] = resources_used(job, used, now)
             job.attrs["Stageout_status"] = 1
-            job.attrs["obittime"] = values.ctime(now)
-            self._give_back(job, now)
-            self._finish(job, now, status)
+            job.attrs["Exit_status"] = status
+            self.complex.transition(job, "E", 53, now)
+            self.ending.append((now + self.complex.config.end_delay, job))
+            self.finish_ended(now)
         self.wanted = True
+
+    def finish_ended(self, now: float) -> None:
+        """Finish the jobs that have been in state E for long enough."""
+        while self.ending and self.ending[0][0] <= now:
+            _, job = self.ending.popleft()
+            if job.state != "E":
+                continue  # the server was made to forget it
+            job.attrs["obittime"] = int(now)
+            self._give_back(job, now)
+            self._finish(job, now, job.attrs["Exit_status"])
+            self.wanted = True
 
     def _requeue(self, job: Job, now: float) -> None:
         job.rerunning = False
         self._give_back(job, now)
         for name in ("stime", "jobdir", "resources_used", "exec_host", "exec_vnode", "comment"):
             job.attrs.pop(name, None)
-        job.attrs["obittime"] = values.ctime(now)
+        job.attrs["obittime"] = int(now)
         if self.complex.config.dialect == "release":
             job.attrs["Exit_status"] = RERUN
         if job.parent is not None and job.parent.array is not None:
@@ -232,7 +246,7 @@ class Lifecycle:
             self._finish(job, now, None)
             return
         status = int(array.failed)
-        job.attrs["obittime"] = values.ctime(now)
+        job.attrs["obittime"] = int(now)
         job.attrs["Exit_status"] = status
         if not job.deleted_by:
             job.attrs["comment"] += " and failed" if status else " and finished"
@@ -279,7 +293,9 @@ class Lifecycle:
             else:
                 self.complex.transition(job, job.state, job.substate, now)
                 arrays.refresh(job)
-        elif job.state in "RSE":
+        elif job.state == "E":
+            raise PbsError(errors.BAD_STATE)
+        elif job.state in "RS":
             if not again:
                 job.attrs["comment"] += f" and terminated by {job.deleted_by}"
             self.complex.touch(job)
@@ -314,7 +330,7 @@ class Lifecycle:
             if job.execution_time > now:
                 self.complex.transition(job, "W", 30, now)
             else:
-                job.attrs["etime"] = values.ctime(now)
+                job.attrs["etime"] = int(now)
                 self.complex.transition(job, "Q", 10, now)
             self._route(job, now)
         self.complex.touch(job)

@@ -44,6 +44,7 @@ class Task:
         self.stopped_for = 0.0
         self.delivering = 0
         self.reported_usage = False
+        self.confirmed = False
 
 
 class MomServer:
@@ -213,9 +214,14 @@ class MomServer:
         if spec.get("start_delay"):
             self._after(spec["start_delay"], "started", task.id)
         else:
-            self._tell({"event": "started", "job": task.id, "sid": pid})
+            self._confirm(task)
         self._after(spec.get("start_delay", 0.0) + FIRST_USAGE, "usage", task.id)
         self._arm_walltime(task)
+
+    def _confirm(self, task: Task) -> None:
+        if not task.confirmed:
+            task.confirmed = True
+            self._tell({"event": "started", "job": task.id, "sid": task.pid})
 
     def _arm_walltime(self, task: Task) -> None:
         if task.spec.get("walltime") is not None:
@@ -284,6 +290,7 @@ class MomServer:
 
     def _ended(self, task: Task) -> None:
         del self.tasks[task.id]
+        self._confirm(task)
         if not task.spec.get("forgotten"):
             self._obit(task.id, self._result(task), task.usage)
 
@@ -313,7 +320,7 @@ class MomServer:
             self._measure([task for kind, task in due if kind == "usage"])
         for kind, task in due:
             if kind == "started":
-                self._tell({"event": "started", "job": task.id, "sid": task.pid})
+                self._confirm(task)
             elif kind == "linger":
                 self._leader_gone(task)
             elif kind == "kill":

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import errors, formats, options, tables, views
+from . import errors, formats, options, tables, values, views
 from .complex import Complex
 from .errors import PbsError, UsageError
 from .formats import Pairs
@@ -166,7 +166,7 @@ def _jobs(life: Lifecycle, request: Request, flags: set[str], valued: dict[str, 
         if complex_.config.dialect == "main" and valued.get("F") == "json" and named and "E" not in flags and operands:
             first = operands[0] if len(operands) > 1 else ""
             jobs = jobs[:1] if first else jobs  # the rewritten emitter prints the first of several ids only
-        yield from _full(complex_, jobs, valued, request.now)
+        yield from _full(complex_, jobs, valued, request)
     else:
         rows = ((job.id, dict(views.job_attributes(complex_, job, request.now))) for job in jobs)
         for piece in _table(complex_, rows, jobs, flags):
@@ -174,8 +174,9 @@ def _jobs(life: Lifecycle, request: Request, flags: set[str], valued: dict[str, 
     yield status
 
 
-def _full(complex_: Complex, jobs: list[Job], valued: dict[str, str], now: float) -> Iterator[Out]:
-    objects = ((job.id, views.job_attributes(complex_, job, now)) for job in jobs)
+def _full(complex_: Complex, jobs: list[Job], valued: dict[str, str], request: Request) -> Iterator[Out]:
+    now, zone = request.now, values.zone_of(request.caller.environ.get("TZ"))
+    objects = ((job.id, views.job_attributes(complex_, job, now, zone)) for job in jobs)
     output = valued.get("F", "")
     if output == "json":
         head = _head(complex_, now)

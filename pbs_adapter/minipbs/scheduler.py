@@ -50,8 +50,10 @@ class Backlog:
         """Take a job out, if it is in."""
         signature = job.signature()
         members = self.classes.get(signature)
-        if members is not None and members.jobs.pop(job.rank, None) is not None and not members.jobs:
-            del self.classes[signature]
+        if members is not None and members.jobs.get(job.rank) is job:  # a subjob has its array's rank
+            del members.jobs[job.rank]
+            if not members.jobs:
+                del self.classes[signature]
 
     def comment(self, job: Job) -> str | None:
         """What the scheduler last said about a job, None before its first cycle."""
@@ -106,7 +108,7 @@ def cycle(
             continue
         yield Start(job, found)
         if signature in backlog.classes:
-            heapq.heappush(heap, (rank_of_queue, members.first(), signature))
+            heapq.heappush(heap, (rank_of_queue, backlog.classes[signature].first(), signature))
 
 
 @dataclass(slots=True)

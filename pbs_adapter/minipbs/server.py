@@ -171,7 +171,7 @@ class PbsServer:
     def _timeout(self) -> float:
         if self.life.wanted and not self.faults.down:
             return max(0.0, self.last_cycle + COALESCE - time.monotonic())
-        if self.delayed or self.waiting or any(peer.until for peer in self.peers.values()):
+        if self.delayed or self.waiting or self.life.ending or any(peer.until for peer in self.peers.values()):
             return 0.02
         return min(1.0, self.config.scheduler_iteration)
 
@@ -203,6 +203,7 @@ class PbsServer:
         if due and now - self.last_cycle >= COALESCE:
             self.last_cycle = now
             self.life.run_cycle(time.time())
+        self.life.finish_ended(time.time())
         self._admit_waiting(now)
         for peer in [one for one in self.delayed if one.deadline <= now]:
             self.delayed.remove(peer)

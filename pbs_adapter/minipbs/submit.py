@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -81,7 +82,7 @@ def build(
     name = given.get("N") or posixpath.basename(submission.script_name or "") or "STDIN"
     job_id = f"{seq}{'[]' if array else ''}.{config.server}"
     environ, variables = _variables(submission, caller, config, queue)
-    date = values.ctime(now)
+    date = int(now)
     attrs: dict[str, Any] = {
         "Job_Name": name,
         "Job_Owner": f"{caller.user}@{config.server}",
@@ -113,7 +114,7 @@ def build(
         environ=environ, array=array,
     )  # fmt: skip
     _optional_attributes(job, submission)
-    _execution_time(job, given.get("a"), now)
+    _execution_time(job, given.get("a"), now, values.zone_of(caller.environ.get("TZ")))
     if submission.hold:
         job.state, job.substate = "H", 20
     return job
@@ -204,16 +205,16 @@ def _optional_attributes(job: Job, submission: Submission) -> None:
             attrs["max_run_subjobs"] = job.array.max_run
 
 
-def _execution_time(job: Job, text: str | None, now: float) -> None:
+def _execution_time(job: Job, text: str | None, now: float, zone: tzinfo | None) -> None:
     if text is None:
         return
     try:
-        job.execution_time = values.parse_execution_time(text, now)
+        job.execution_time = values.parse_execution_time(text, now, zone)
     except ValueError:
         raise UsageError(f"qsub: illegal -a value\n{options.QSUB_USAGE}") from None
     if job.execution_time > now:
         job.state, job.substate = "W", 30
-        job.attrs["Execution_Time"] = values.ctime(job.execution_time)
+        job.attrs["Execution_Time"] = int(job.execution_time)
 
 
 def parse_depend(text: str, server: str) -> list[tuple[str, str]]:

@@ -75,7 +75,7 @@ def jobs_alternative(
         yield " " if one_line else "\n"
         if nodes:
             hosts = attrs.get("exec_host", " -- ")
-            yield (f"{hosts}\n" if "exec_host" in attrs else "-- \n") if one_line else f"   {hosts}\n"
+            yield f"{hosts}\n" if one_line else f"   {hosts}\n"
         if comments and attrs.get("comment"):
             limit = 114 if wide else 74
             text = attrs["comment"] if len(attrs["comment"]) <= limit else attrs["comment"][: limit - 3] + "..."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 _SIZE = re.compile(r"(\d+)([kmgtpKMGTP]?)([bBwW]?)")
 _SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
@@ -47,9 +49,23 @@ def format_duration(seconds: float) -> str:
     return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
-def ctime(at: float) -> str:
-    """PBS's date: local time without a zone."""
-    return time.ctime(at)
+def zone_of(name: str | None) -> tzinfo | None:
+    """The time zone that a caller's TZ names; None is the server's own."""
+    if not name:
+        return None
+    if name.upper().rstrip("0") in ("UTC", "GMT", "Z"):
+        return UTC
+    try:
+        return ZoneInfo(name.lstrip(":"))
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        return None
+
+
+def ctime(at: float, zone: tzinfo | None) -> str:
+    """PBS's date, written by the command in its caller's zone, which it does not name."""
+    if zone is UTC:
+        return time.asctime(time.gmtime(at))
+    return time.ctime(at) if zone is None else datetime.fromtimestamp(at, zone).ctime()
 
 
 def comment_time(at: float) -> str:
@@ -57,22 +73,18 @@ def comment_time(at: float) -> str:
     return time.strftime("%a %b %d at %H:%M", time.localtime(at))
 
 
-def parse_execution_time(text: str, now: float) -> float:
+def parse_execution_time(text: str, now: float, zone: tzinfo | None) -> float:
     """What `-a [[[[CC]YY]MM]DD]hhmm[.SS]` names; a time of day that has passed is tomorrow's. Raises ValueError."""
-    main, _, seconds = text.partition(".")
-    if not main.isdigit() or len(main) not in (4, 6, 8, 10, 12) or (seconds and not re.fullmatch(r"[0-5]\d", seconds)):
+    digits, _, seconds = text.partition(".")
+    if not digits.isdigit() or len(digits) not in (4, 6, 8, 10, 12):
         raise ValueError(f"not a date: {text!r}")
-    today = time.localtime(now)
-    parts = [main[i : i + 2] for i in range(0, len(main), 2)]
-    hour, minute = int(parts[-2]), int(parts[-1])
-    day = int(parts[-3]) if len(parts) >= 3 else today.tm_mday
-    month = int(parts[-4]) if len(parts) >= 4 else today.tm_mon
-    year = int("".join(parts[:-4])) if len(parts) >= 5 else today.tm_year
-    if year < 100:
-        year += 2000
-    if not (hour < 24 and minute < 60 and 1 <= month <= 12 and 1 <= day <= 31):
-        raise ValueError(f"not a date: {text!r}")
-    at = time.mktime((year, month, day, hour, minute, int(seconds or 0), 0, 0, -1))
+    parts = [int(digits[i : i + 2]) for i in range(0, len(digits), 2)]
+    today = datetime.fromtimestamp(now, zone)
+    hour, minute = parts[-2:]
+    day = parts[-3] if len(parts) >= 3 else today.day
+    month = parts[-4] if len(parts) >= 4 else today.month
+    year = parts[-5] + (parts[-6] * 100 if len(parts) == 6 else 2000) if len(parts) >= 5 else today.year
+    at = datetime(year, month, day, hour, minute, int(seconds or 0), tzinfo=zone).timestamp()
     return at + 86400 if at < now and len(parts) == 2 else at
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import tzinfo
 from typing import Any
 
 from . import arrays, values
@@ -14,10 +15,11 @@ from .placement import Vnode
 from .resources import SIZES
 
 VERSION = "23.06.06"
+DATES = frozenset({"ctime", "mtime", "qtime", "etime", "stime", "obittime", "Execution_Time"})
 
 
-def job_attributes(complex_: Complex, job: Job, now: float) -> Pairs:
-    """A job's attributes as of now: the scheduler's comment and the elapsed time filled in."""
+def job_attributes(complex_: Complex, job: Job, now: float, zone: tzinfo | None = None) -> Pairs:
+    """A job's attributes as of now, with the scheduler's comment and the elapsed time; dates in `zone`."""
     attrs = job.attrs
     if job.state in "RS" and "resources_used" in attrs:
         used = attrs["resources_used"]
@@ -28,7 +30,7 @@ def job_attributes(complex_: Complex, job: Job, now: float) -> Pairs:
             attrs["comment"] = said
     if job.array is not None:
         arrays.refresh(job)
-    return job.shown()
+    return [(name, values.ctime(value, zone) if name in DATES else value) for name, value in job.shown()]
 
 
 def with_subjobs(job: Job) -> list[Job]:
