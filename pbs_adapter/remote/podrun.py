@@ -5,6 +5,7 @@ code mirrors the result: 0, or that of the first app container that failed, or 1
 """
 
 import os
+import shutil
 import sys
 import time
 from typing import Any, Dict, List, Optional
@@ -40,6 +41,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         pod = load(directory)
     except SpecError as error:
         print("podrun: %s" % error, file=sys.stderr)
+        shutil.rmtree(os.path.join(directory, "secrets"), ignore_errors=True)
         status.write(_unreadable(os.path.basename(directory), str(error)))
         return 1
     os.chdir("/")

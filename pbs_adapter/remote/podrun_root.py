@@ -11,6 +11,8 @@ SHOWN = ("/usr", "/etc", "/opt")
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Files of /etc that are often links to where programs of the system keep them (systemd-resolved, for example).
 LINKED = ("/etc/resolv.conf", "/etc/hosts", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/localtime")
+# Sockets and caches through which libc asks sssd or nscd: without them the job's own user often has no name.
+NAME_SERVICES = ("/var/lib/sss/pipes", "/var/lib/sss/mc", "/run/nscd")
 MAX_ENTRIES = 2000  # bubblewrap takes about 9000 arguments, three for each entry
 
 
@@ -38,6 +40,9 @@ class Root:
             real = os.path.realpath(path)
             if os.path.exists(real) and not _below(real, shown):
                 self._add("--ro-bind", real, real)
+        for path in NAME_SERVICES:
+            if os.path.isdir(path):
+                self._add("--ro-bind-try", path, path)
         self._add("--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--dir", "/run", "--dir", "/var/tmp")
         for folder in sorted({self._lacking(path, mounts, shown) for path in list(mounts) + list(others)}):
             if folder:

@@ -90,13 +90,13 @@ class Pod:
         temporary = path.with_name(path.name + ".new")
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         if os.getuid() == 0:
-            for entry in (self.spool, *self.spool.rglob("*")):
-                os.chown(entry, USER, USER, follow_symlinks=False)
             os.chown(temporary, USER, USER)
         temporary.rename(path)
 
     def start(self) -> Pod:
-        self.put("started-by-test", "")
+        if os.getuid() == 0:
+            for entry in (self.spool, *self.spool.rglob("*")):
+                os.chown(entry, USER, USER, follow_symlinks=False)
         self.process = self.launch()
         return self
 

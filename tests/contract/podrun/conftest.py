@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from podrunkit import IDENTITY, PYTHON, Pod, session, until
 
-import pbs_adapter.remote
+from pbs_adapter.bundle import zipapp
 
 
 @pytest.fixture(scope="session")
@@ -22,13 +21,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.skip("no python3 of the system")
     folder = Path(tempfile.mkdtemp(prefix="podrun-program-"))
     folder.chmod(0o755)
-    path = folder / "podrun.pyz"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("__main__.py", "import sys\nfrom pbs_adapter.remote.podrun import main\nsys.exit(main())\n")
-        archive.writestr("pbs_adapter/__init__.py", "")
-        for source in Path(pbs_adapter.remote.__file__).parent.glob("*.py"):
-            if source.name.startswith(("podrun", "__init__")):
-                archive.write(source, f"pbs_adapter/remote/{source.name}")
+    name, content = zipapp("podrun")
+    path = folder / name
+    path.write_bytes(content)
     path.chmod(0o644)
     yield path
     shutil.rmtree(folder)

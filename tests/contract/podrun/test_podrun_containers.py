@@ -226,6 +226,22 @@ def test_sub_path_stays_in_its_volume(make_pod: Callable[..., Pod]) -> None:
     assert (state["reason"], "leads out of its volume" in state["message"]) == ("StartError", True)
 
 
+def test_config_volume_as_the_kubelet_writes_it(pod: Pod) -> None:
+    for stamp in ("1", "2"):
+        pod.put(f"volumes/config/..{stamp}/key", f"version {stamp}\n")
+    pod.path("volumes/config/..data").symlink_to("..1")
+    pod.path("volumes/config/key").symlink_to("..data/key")
+    script = "cat /etc/config/key /one; touch /data/ready; until grep 2 /etc/config/key; do sleep 0.05; done; cat /one"
+    config = mount("volumes/config", "/etc/config", read_only=True)
+    single = mount("volumes/config", "/one", sub_path="key", read_only=True)
+    pod.write(container("main", script, mounts=[config, single, mount("volumes/data", "/data")])).start()
+    until(pod.path("volumes/data/ready").exists, "the container to start")
+    pod.path("volumes/config/..data.new").symlink_to("..2")
+    pod.path("volumes/config/..data.new").rename(pod.path("volumes/config/..data"))
+    assert pod.wait() == 0, pod.lines()
+    assert pod.output() == b"version 1\nversion 1\nversion 2\nversion 1\n"  # a subPath is not refreshed
+
+
 def test_host_path(pod: Pod) -> None:
     source = pod.spool / "shared"
     path = {"absolute": True, "type": "DirectoryOrCreate"}

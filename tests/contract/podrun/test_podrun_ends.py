@@ -72,16 +72,16 @@ def test_active_deadline(pod: Pod) -> None:
 
 @bwrap
 def test_walltime_ends_the_pod_before_pbs_does(pod: Pod) -> None:
-    pod.write(container("main", TRAP), walltime=10, end_margin=4, grace=5).start()
+    pod.write(container("main", TRAP), walltime=5, end_margin=2, grace=1).start()
     assert pod.wait() == 7
     assert (pod.status["reason"], pod.status["result"]) == ("PBSWalltimeExceeded", "Failed")
-    assert "walltime of 10 s" in pod.status["message"]
+    assert "walltime of 5 s" in pod.status["message"]
 
 
 @bwrap
 def test_qdel_signals_the_whole_session_and_podrun_still_writes_the_end(pod: Pod) -> None:
     leftover = "setsid sleep 1000 & " + TRAP
-    pod.write(container("main", leftover), container("deaf", STUBBORN), container("quick", TRAP)).start()
+    pod.write(container("main", leftover), container("deaf", STUBBORN), container("quick", TRAP), grace=2).start()
     for name in ("main", "deaf", "quick"):
         ready(pod, name)
     for pid in session(pod.pid):
