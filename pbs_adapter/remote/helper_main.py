@@ -4,6 +4,7 @@ The real descriptors are moved away first, so that a stray print lands in a log 
 end of input the process exits at once, but for qsub commands that run: their job ids are written first.
 """
 
+import errno
 import os
 import queue
 import signal
@@ -21,6 +22,8 @@ _POOLS = {"submit": 8, "other": 6}
 _MAX_WAITERS = 64  # long polls and log streams, each a thread
 _LOG_LIMIT = 1024 * 1024
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+#: A path that is no path, or has a link in it where none may be; everything else of a file system may pass.
+_HOPELESS = (errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 Task = Callable[[], None]
 
 
@@ -170,7 +173,8 @@ def as_op_error(error: Exception) -> OpError:
         return error
     traceback.print_exception(type(error), error, error.__traceback__)
     if isinstance(error, OSError):
-        return OpError("retry", "file system of the login node: {}".format(error))
+        kind = "permanent" if error.errno in _HOPELESS else "retry"
+        return OpError(kind, "file system of the login node: {}".format(error))
     return OpError("retry", "the helper failed: {}: {}".format(type(error).__name__, error))
 
 
