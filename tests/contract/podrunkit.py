@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 USER = 54321 if os.getuid() == 0 else os.getuid()  # jobs never run as root; this number belongs to nobody
 # The python3 of the system, which an ordinary user may run; HPC_BRIDGE_TEST_PYTHON names another, an old one perhaps.
@@ -31,17 +31,29 @@ def until(look: Callable[[], T], what: str) -> T:
     raise AssertionError(f"timed out: {what}")
 
 
-def session(leader: int) -> list[int]:
-    """Processes of a session, as MoM finds them."""
+class Entry(NamedTuple):
+    """One process."""
+
+    pid: int
+    state: bytes
+    session: int
+
+
+def table() -> list[Entry]:
+    """The process table."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             fields = Path("/proc", name, "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
-        if int(fields[3]) == leader and fields[0] != b"Z":
-            found.append(int(name))
+        found.append(Entry(int(name), fields[0], int(fields[3])))
     return found
+
+
+def session(leader: int) -> list[int]:
+    """Processes of a session, as MoM finds them."""
+    return [entry.pid for entry in table() if entry.session == leader and entry.state != b"Z"]
 
 
 def container(name: str = "main", *argv: str | Json, **fields: Any) -> Json:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+def _empty(leader: int) -> bool:
+    return not session(leader)
+
+
 @pytest.fixture
 def make_pod(program: Path) -> Iterator[Callable[..., Pod]]:
     """Makes pods of one spool; what they started is gone afterwards."""
@@ -43,7 +48,7 @@ def make_pod(program: Path) -> Iterator[Callable[..., Pod]]:
     for pod in pods:
         pod.kill()
         if pod.process is not None:
-            until(lambda pod=pod: not session(pod.pid), "the session to end")
+            until(partial(_empty, pod.pid), "the session to end")
     shutil.rmtree(spool)
 
 

@@ -139,9 +139,8 @@ def test_crash_loop(pod: Pod) -> None:
     pod.write(
         container("main", "date; exit 5"), restart_policy="Always", crash_backoff={"base": 0.5, "max": 30}
     ).start()
-    state = until(
-        lambda: (s := pod.state())["state"] == "waiting" and s.get("restart_count") == 3 and s, "a crash loop"
-    )
+    until(lambda: (pod.state()["state"], pod.state().get("restart_count")) == ("waiting", 3), "a crash loop")
+    state = pod.state()
     assert state["reason"] == "CrashLoopBackOff"
     assert state["message"] == f"back-off 2s restarting failed container=main pod=hello_default({pod.uid})"
     assert (state["last"]["exit_code"], state["last"]["run"], state["last"]["reason"]) == (5, 3, "Error")

@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
-from podrunkit import Pod, container, mount, session, until
+from podrunkit import Pod, container, mount, session, table, until
 
 TRAP = "trap 'echo got TERM; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
 STUBBORN = "trap 'echo got TERM' TERM; echo ready; while :; do sleep 0.05; done"
 bwrap = pytest.mark.usefixtures("bubblewrap")
+
+
+def send_all(pids: list[int], number: int) -> None:
+    """What MoM does: the signal to every process, those that end meanwhile included."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
 
 
 def ready(pod: Pod, name: str = "main") -> None:
@@ -84,8 +92,7 @@ def test_qdel_signals_the_whole_session_and_podrun_still_writes_the_end(pod: Pod
     pod.write(container("main", leftover), container("deaf", STUBBORN), container("quick", TRAP), grace=2).start()
     for name in ("main", "deaf", "quick"):
         ready(pod, name)
-    for pid in session(pod.pid):
-        os.kill(pid, signal.SIGTERM)
+    send_all(session(pod.pid), signal.SIGTERM)
     assert pod.wait() == 7
     status = pod.status
     assert (status["phase"], status["reason"], status["result"]) == ("Ended", "PBSJobDeleted", "Failed")
@@ -118,18 +125,16 @@ def test_suspension_and_resumption(pod: Pod) -> None:
     pod.write(container("main", "echo ready; sleep 0.5; echo end")).start()
     ready(pod)
     everything = session(pod.pid)
-    for number in (signal.SIGSTOP, signal.SIGCONT):
-        for pid in everything:
-            os.kill(pid, number)
-        until(lambda number=number: b"T" in states(everything) or number == signal.SIGCONT, "the processes to stop")
+    send_all(everything, signal.SIGSTOP)
+    until(lambda: b"T" in states(everything), "the processes to stop")
+    send_all(everything, signal.SIGCONT)
     assert pod.wait() == 0
     assert pod.output() == b"ready\nend\n"
 
 
 def states(pids: list[int]) -> set[bytes]:
     """The state letters of processes."""
-    stats = [Path(f"/proc/{pid}/stat") for pid in pids]
-    return {stat.read_bytes().rpartition(b")")[2].split()[0] for stat in stats if stat.exists()}
+    return {entry.state for entry in table() if entry.pid in pids}
 
 
 @bwrap
