@@ -25,7 +25,7 @@ from bridge.nodes.lease import RENEW, NodeLease
 from pbs_adapter.models import Census
 
 INTERVAL = 10.0  # s between two looks at the Node
-SETTLE = 30.0  # s after the start in which an unreachable cluster is one that is still being connected to
+SETTLE = 30.0  # s after the start in which a cluster not reached yet is still being connected to, not unreachable
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +70,7 @@ class NodeAgent:
         self._wake = asyncio.Event()
         self._registered = asyncio.Event()
         self._started = self._clock.monotonic()
+        self._reached = False  # by this process, ever
         self._offered: set[str] = set()
         self._status: Json = {}
         self._capacity: tuple[float, Capacity] | None = None
@@ -169,7 +170,8 @@ class NodeAgent:
 
     def _view(self) -> pure.View:
         health, census = self._link.health(), self._link.census
-        settling = self._clock.monotonic() - self._started < SETTLE and census is None
+        self._reached |= health.reachable
+        settling = not self._reached and self._clock.monotonic() - self._started < SETTLE
         offer = self._offer(census) if census is not None else None
         return pure.View(
             address=self._address,
@@ -177,7 +179,7 @@ class NodeAgent:
             census=census,
             capacity=offer.capacity if offer else {},
             allocatable=offer.allocatable if offer else {},
-            reachable=None if settling and not health.reachable else health.reachable,
+            reachable=None if settling else health.reachable,
             message=health.message,
         )
 
