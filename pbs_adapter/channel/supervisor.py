@@ -48,7 +48,7 @@ class Supervisor:
         self._connection: Connection | None = None
         self._error: AdapterError = Unreachable("connecting")
         self._since = time.time()
-        self._up = asyncio.Event()
+        self._settled = asyncio.Event()  # connected or fenced: there is nothing to wait for
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -69,7 +69,7 @@ class Supervisor:
         if self._connection is None and wait > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
-                    await self._up.wait()
+                    await self._settled.wait()
         if self._connection is None:
             kind = Fenced if isinstance(self._error, Fenced) else Unreachable
             raise kind(str(self._error)) from self._error
@@ -96,6 +96,8 @@ class Supervisor:
         while True:
             began = time.monotonic()
             self._error = await self._attempt()
+            if isinstance(self._error, Fenced):
+                self._settled.set()
             failures = 1 if time.monotonic() - began > self._pauses.steady else failures + 1
             pause = self._pauses.after(failures, self._error, random.random())
             with contextlib.suppress(TimeoutError):
@@ -123,6 +125,6 @@ class Supervisor:
         self._since = time.time()
         self._wake.clear()
         if connection is None:
-            self._up.clear()
+            self._settled.clear()
         else:
-            self._up.set()
+            self._settled.set()

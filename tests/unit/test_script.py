@@ -74,7 +74,8 @@ def test_the_whole_script() -> None:
     assert render(request(options), SITE) == (
         "#!/bin/sh\n# pod default/hello\n"
         f"/opt/pbs/bin/qsub -r n -c n -m n -j oe -koed -o {directory}/job.out -N hello.{UID} "
-        "-q gpu -P astro -A grant-7 -p -5 -l select=1:ncpus=2:mem=1048576kb:ngpus=1:scratch_local=10gb -l place=scatter:excl "
+        "-q gpu -P astro -A grant-7 -p -5 "
+        "-l select=1:ncpus=2:mem=1048576kb:ngpus=1:scratch_local=10gb -l place=scatter:excl "
         f"-l walltime=01:01:00 -- /usr/bin/python3 /home/u/.hpc-bridge/bin/podrun-0a.pyz {directory}\n"
     )
 

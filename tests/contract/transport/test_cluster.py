@@ -26,7 +26,7 @@ from pbs_adapter.transport.command import CommandTransport
 from .conftest import ssh_to
 
 INSTANCE = "8b0c1f9e-5f0d-4d0c-9d53-0c3d8a4f0001"
-QUICK = Timing(ping_every=0.1, ping_deadline=1, pauses=Pauses(first=0.05, longest=0.2))
+QUICK = Timing(ping_every=0.1, ping_deadline=4, pauses=Pauses(first=0.05, longest=0.2))
 
 
 @pytest.fixture(scope="module")
