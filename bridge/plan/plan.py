@@ -45,8 +45,8 @@ def _build(metadata: Json, spec: Json, options: JobOptions, refused: list[Refusa
         name=str(metadata.get("name") or ""),
         options=options,
         refusals=tuple(refused),
-        deadline=resources.whole(spec.get("activeDeadlineSeconds"), 0) or None,
-        grace=resources.whole(spec.get("terminationGracePeriodSeconds"), 30),
+        deadline=resources.deadline(spec),
+        grace=resources.grace(spec),
         # Within the margin, so that a pod gets all of the time it asked for.
         end_margin=max(1, min(20, int(cluster.walltime_margin) // 3)),
     )
@@ -63,7 +63,12 @@ def _metadata(pod: Json) -> tuple[Json, list[Refusal]]:
         return {}, [Refusal("metadata", "is missing")]
     maps = ("labels", "annotations")
     odd = [key for key in maps if metadata.get(key) is not None and not isinstance(metadata[key], dict)]
-    return metadata, [Refusal(f"metadata.{key}", "must be a mapping") for key in odd]
+    texts = ("name", "namespace", "uid")
+    wrong = [key for key in texts if metadata.get(key) is not None and not isinstance(metadata[key], str)]
+    return metadata, [
+        *(Refusal(f"metadata.{key}", "must be a mapping") for key in odd),
+        *(Refusal(f"metadata.{key}", "must be text (quote it)") for key in wrong),
+    ]
 
 
 def _owner(metadata: Json) -> Iterator[Refusal]:
@@ -139,6 +144,8 @@ def _items(pod: Json, source: Json, path: str) -> Iterator[Refusal]:
     for kind in ("configMap", "secret", "downwardAPI"):
         for item in (source.get(kind) or {}).get("items") or []:
             problem = _own_problem(pod, item, None, env=False)
+            if kind == "downwardAPI" and not (item.get("fieldRef") or item.get("resourceFieldRef")):
+                problem = "needs fieldRef or resourceFieldRef"
             if not volumes.safe_path(item["path"]):
                 problem = "a path must be relative and without .."
             if problem:

@@ -178,26 +178,35 @@ class Annotations:
         return None
 
 
-def whole(value: object, default: int) -> int:
-    """A whole number that may be missing."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
+def deadline(spec: Json) -> int | None:
+    """activeDeadlineSeconds; the API server lets only positive ones through."""
+    return max(1, _whole(spec["activeDeadlineSeconds"])) if spec.get("activeDeadlineSeconds") is not None else None
+
+
+def grace(spec: Json) -> int:
+    """terminationGracePeriodSeconds; a negative one means one second, as with any kubelet."""
+    value = spec.get("terminationGracePeriodSeconds")
+    return 30 if value is None else _whole(value) if _whole(value) >= 0 else 1
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0  # plan() refuses what is no number
 
 
 def options(pod: Json, cluster: Cluster) -> tuple[JobOptions, list[Refusal]]:
     """The job's options, and what of the pod cannot become one."""
     spec, namespace = pod["spec"], pod.get("metadata", {}).get("namespace") or "default"
     annotations = Annotations(pod)
-    deadline = whole(spec.get("activeDeadlineSeconds"), 0)
     wished = annotations.walltime()
-    seconds = deadline or wished or cluster.walltime
-    total = seconds + whole(spec.get("terminationGracePeriodSeconds"), 30) + cluster.walltime_margin
+    seconds = Fraction(deadline(spec) or wished or cluster.walltime)
+    total = seconds + grace(spec) + Fraction(cluster.walltime_margin)
     chosen = cluster.allow_project_annotation
     words = "letters, digits and _.@=- (at most 64, not starting with a sign)"
     chunk, refused = chunk_resources(pod, cluster)
     built = JobOptions(
         ncpus=ncpus(pod),
         mem_bytes=mem_bytes(pod, cluster),
-        walltime=quantity.ceil(Fraction(total)),
+        walltime=quantity.ceil(total),
         resources=chunk,
         place=annotations.get(
             names.PLACE, _PLACE, "write free, pack, scatter or vscatter, then :excl, :group=RESOURCE"
