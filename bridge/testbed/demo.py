@@ -1,0 +1,184 @@
+"""The demo: a control plane, two PBS clusters, the agent, and five pods that run as PBS jobs, shown as they go.
+
+Everything is real but PBS, and everything lies in one temporary folder. Only the order of things is here; each of them
+is a part of the test bed that the end-to-end tests use too.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bridge.testbed import demo_next, prepare
+from bridge.testbed.agent import Agent
+from bridge.testbed.control_plane import ControlPlane
+from bridge.testbed.demo_interrupts import Interrupts
+from bridge.testbed.demo_screen import Screen
+from bridge.testbed.demo_table import rows
+from bridge.testbed.errors import TestbedError
+from bridge.testbed.files import shipped
+from bridge.testbed.pbs_cluster import ALPHA, BETA, PbsTestCluster
+
+BUSY = 15
+"""Seconds that another user's job fills beta, so that one sees pods wait."""
+PATIENCE = 240.0
+"""Seconds for five pods; far more than they take, for machines that are busy."""
+SETTINGS = {"images": [{"image": "busybox:*"}], "queue": "workq", "poll": 3}
+"""What bridge.yaml says of each cluster besides how it is reached; polls are more frequent than an admin would like."""
+SELECTOR = "app=hello"
+Json = dict[str, Any]
+
+
+class DemoFailed(Exception):
+    """The demo could not run to its end; the message says why and where the logs are."""
+
+
+def run_demo(console: Console, *, keep: bool) -> None:
+    """Run all of it; returns when nothing is left running.
+
+    Raises DemoFailed, the logs kept; KeyboardInterrupt on a signal (with `keep` the only way to end).
+    """
+    interrupts, screen = Interrupts(), Screen(console)
+    work = Path(tempfile.mkdtemp(prefix="hpc-bridge-demo-"))
+    try:
+        with ExitStack() as stack:
+            try:
+                _Demo(work, screen, stack).run(keep)
+            finally:
+                interrupts.hold()
+                screen.rest()
+        screen.progress("done; nothing is left running")
+        screen.rest()
+        screen.line(demo_next.again())
+    except Exception as error:  # whatever it is: people need the logs, and not a traceback
+        (work / "failure.log").write_text(traceback.format_exc())
+        raise DemoFailed(f"the demo failed: {error}\nlogs, and all else of it: {work}") from error
+    except KeyboardInterrupt:
+        screen.line("stopped; nothing is left running")
+        raise
+    finally:
+        interrupts.ignore()
+        screen.rest()
+        if not (work / "failure.log").exists():
+            shutil.rmtree(work, ignore_errors=True)
+
+
+class _Demo:
+    """One run. What is started is stopped by `stack`, the last first."""
+
+    def __init__(self, work: Path, screen: Screen, stack: ExitStack) -> None:
+        work.chmod(0o711)  # as root jobs run as another user, whose home is in here
+        self._work = work
+        self._screen = screen
+        self._stack = stack
+        self._example = shipped("examples") / "hello-job.yaml"
+
+    def run(self, keep: bool) -> None:
+        """Start everything, run the example, show what came of it, and stay if asked to."""
+        for sentence in prepare.packages(self._screen.progress):
+            self._screen.line(sentence)
+        control_plane = self._control_plane()
+        alpha, beta = (self._cluster(config) for config in (ALPHA, BETA))
+        agent = self._agent(control_plane, [alpha, beta])
+        beta.keep_busy(BUSY)
+        self._screen.progress(f"kubectl apply -f examples/{self._example.name}; another user's job fills beta")
+        control_plane.kubectl("apply", "-f", str(self._example))
+        pods = self._follow(control_plane, agent)
+        self._show(control_plane, {f"pbs-{each.name}": each for each in (alpha, beta)}, pods[0])
+        if not keep:
+            return
+        self._screen.line(demo_next.kept(control_plane.admin_kubeconfig, agent, self._work))
+        while agent.process is not None and agent.process.running:
+            time.sleep(0.2)
+        raise TestbedError("the agent has ended")
+
+    def _control_plane(self) -> ControlPlane:
+        control_plane = ControlPlane(workdir=self._folder("control-plane", 0o700), progress=self._screen.progress)
+        self._later("the control plane", control_plane.stop)
+        control_plane.start()
+        return control_plane
+
+    def _cluster(self, config: Any) -> PbsTestCluster:
+        folder = self._folder(config.server, 0o711)
+        cluster = PbsTestCluster(config, workdir=folder, progress=self._screen.progress)
+        self._later(f"the PBS cluster {cluster.name}", cluster.stop)
+        cluster.start()
+        if cluster.sshd is None:
+            kind = cluster.transport["type"]
+            self._screen.line(f"{cluster.name} has no sshd in front of it: it is reached by the transport {kind!r}")
+        return cluster
+
+    def _agent(self, control_plane: ControlPlane, clusters: list[PbsTestCluster]) -> Agent:
+        self._screen.progress("kubectl apply -k deploy: namespace, ServiceAccount, RBAC, RuntimeClasses")
+        changes = {cluster.name: SETTINGS for cluster in clusters}
+        folder = self._folder("agent", 0o700)
+        agent = Agent(control_plane, clusters, folder, changes=changes, progress=self._screen.progress)
+        self._later("the agent", agent.stop)
+        self._screen.progress("starting the agent")
+        agent.start()
+        agent.wait_ready(PATIENCE)
+        self._wait(lambda: _schedulable(_items(control_plane, "nodes")), "nodes without a taint of the control plane")
+        return agent
+
+    def _folder(self, name: str, mode: int) -> Path:
+        folder = self._work / name
+        folder.mkdir()
+        folder.chmod(mode)
+        return folder
+
+    def _later(self, what: str, stop: Callable[[], None]) -> None:
+        self._stack.callback(stop)
+        self._stack.callback(self._screen.progress, f"stopping {what}")
+
+    def _follow(self, control_plane: ControlPlane, agent: Agent) -> list[Json]:
+        """Show the Job's pods until it has ended; return them."""
+        pods: list[Json] = []
+
+        def ended() -> bool:
+            if agent.process is None or not agent.process.running:
+                raise TestbedError(f"the agent has ended, see {agent.log}")
+            found = _items(control_plane, "jobs,pods", f"--selector={SELECTOR}")
+            pods[:] = [each for each in found if each["kind"] == "Pod"]
+            self._screen.rows(rows(pods))
+            conditions = [c for each in found for c in each["status"].get("conditions", []) if c["status"] == "True"]
+            if failure := next((c for c in conditions if c["type"] == "Failed"), None):
+                raise TestbedError(f"the Job has failed: {failure.get('message', '')}")
+            return any(c["type"] == "Complete" for c in conditions)
+
+        self._wait(ended, "end of the Job")
+        self._screen.settle()
+        return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def _show(self, control_plane: ControlPlane, clusters: dict[str, PbsTestCluster], pod: Json) -> None:
+        name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+        self._screen.line(f"\n$ kubectl logs {name}\n{control_plane.kubectl('logs', name).stdout.rstrip()}")
+        (script,) = clusters[node].spool.glob(f"*/pods/{pod['metadata']['uid']}/job.qsub")
+        qsub = script.read_text().rstrip().splitlines()[-1]
+        self._screen.line(f"\n{name} was submitted on the login node of {clusters[node].name} by\n{qsub}")
+
+    def _wait(self, check: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not check():
+            if time.monotonic() > deadline:
+                raise TestbedError(f"no {what} after {PATIENCE:.0f} s")
+            time.sleep(0.4)
+
+
+def _items(control_plane: ControlPlane, *what: str) -> list[Json]:
+    found: list[Json] = json.loads(control_plane.kubectl("get", *what, "--output=json").stdout)["items"]
+    return found
+
+
+def _schedulable(nodes: list[Json]) -> bool:
+    """Has the control plane taken away the taints that it gives to new nodes?"""
+    taints = [taint["key"] for node in nodes for taint in node["spec"].get("taints", [])]
+    return not any(key.startswith("node.kubernetes.io/") for key in taints)
