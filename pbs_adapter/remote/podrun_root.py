@@ -4,6 +4,7 @@ Options act in order. Mount points that the host's read-only tree lacks cannot b
 folder that would hold them is rebuilt as an empty one with each entry of the host's folder bound into it.
 """
 
+import glob
 import os
 from typing import Dict, List, Sequence
 
@@ -13,6 +14,17 @@ SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 LINKED = ("/etc/resolv.conf", "/etc/hosts", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/localtime")
 # Sockets and caches through which libc asks sssd or nscd: without them the job's own user often has no name.
 NAME_SERVICES = ("/var/lib/sss/pipes", "/var/lib/sss/mc", "/run/nscd")
+# Accelerators and fast networks. Which of them a job may open is PBS's affair (its cgroups), as outside a container.
+DEVICES = (
+    "/dev/nvidia*",
+    "/dev/dri",
+    "/dev/kfd",
+    "/dev/infiniband",
+    "/dev/knem",
+    "/dev/xpmem",
+    "/dev/hfi1*",
+    "/dev/cxi*",
+)
 MAX_ENTRIES = 2000  # bubblewrap takes about 9000 arguments, three for each entry
 
 
@@ -43,7 +55,13 @@ class Root:
         for path in NAME_SERVICES:
             if os.path.isdir(path):
                 self._add("--ro-bind-try", path, path)
-        self._add("--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--dir", "/run", "--dir", "/var/tmp")
+        if os.path.isdir("/sys"):
+            self._add("--ro-bind", "/sys", "/sys")  # NUMA topology, devices
+        self._add("--proc", "/proc", "--dev", "/dev")
+        for pattern in DEVICES:
+            for path in sorted(glob.glob(pattern)):
+                self._add("--dev-bind-try", path, path)
+        self._add("--dir", "/tmp", "--dir", "/run", "--dir", "/var/tmp")
         for folder in sorted({self._lacking(path, mounts, shown) for path in list(mounts) + list(others)}):
             if folder:
                 self._rebuild(folder)

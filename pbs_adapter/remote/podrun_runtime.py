@@ -1,8 +1,9 @@
 """How a container becomes a process: the interface that every runtime implements, and the plainest runtime.
 
 A runtime turns a container of pod.json into a `Launch` and wraps the started process. `environment` is common to all:
-a container gets what pod.json says, on top of a small base (PATH, HOME, HOSTNAME, PBS_JOBID; TMPDIR where there is no
-private /tmp) and of what the cluster's `setup` lines changed; nothing else of PBS's or the user's environment.
+a container gets what pod.json says, on top of a small base (PATH, HOME, HOSTNAME; TMPDIR where there is no private
+/tmp), of the few things that PBS alone knows (`FROM_PBS`) and of what the cluster's `setup` lines changed; nothing else
+of PBS's or the user's environment.
 """
 
 import os
@@ -13,6 +14,9 @@ from .podrun_process import Launch, Process
 from .podrun_spec import DEFAULT_TOKEN_PATH, Container, Pod
 
 PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# The job's id, and what PBS and its hooks say about the cores and accelerators that are this job's.
+FROM_PBS = (b"PBS_JOBID", b"NCPUS", b"OMP_NUM_THREADS", b"CUDA_VISIBLE_DEVICES", b"ROCR_VISIBLE_DEVICES")
 
 
 class StartFailed(Exception):
@@ -88,8 +92,7 @@ def environment(
 ) -> Dict[bytes, bytes]:
     """The exact environment of `container`; `base` is what its runtime starts with, `setup` what the site adds."""
     env = {b"PATH": PATH, b"HOSTNAME": pod.hostname.encode("utf-8")}
-    if b"PBS_JOBID" in os.environb:
-        env[b"PBS_JOBID"] = os.environb[b"PBS_JOBID"]
+    env.update((name, os.environb[name]) for name in FROM_PBS if name in os.environb)
     for layer in (base, setup, dict(container.env)):
         env.update(layer)
     return env

@@ -37,11 +37,12 @@ def test_environment_arrives_byte_for_byte(pod: Pod) -> None:
             env.append([name, {"secret": name}])
         else:
             env.append([name, value.decode()])
-    pod.environment |= {"SECRET_OF_THE_USER": "x", "PBS_O_HOST": "login"}
+    pod.environment |= {"SECRET_OF_THE_USER": "x", "PBS_O_HOST": "login", "OMP_NUM_THREADS": "4"}
     pod.write(container("main", "cat", "/proc/self/environ", env=env), secrets=secrets).run()
     entries = pod.output().split(b"\0")[:-1]
     got = dict(entry.partition(b"=")[::2] for entry in entries)
-    base = {b"HOME": b"/", b"HOSTNAME": b"hello", b"PBS_JOBID": b"12.alpha", b"PWD": b"/", b"TWICE": b"second"}
+    base = {b"HOME": b"/", b"HOSTNAME": b"hello", b"PBS_JOBID": b"12.alpha", b"PWD": b"/"}
+    base |= {b"OMP_NUM_THREADS": b"4", b"TWICE": b"second"}
     assert got == base | {name.encode(): value for name, value in NASTY.items()}
     assert len(entries) == len(got)
 
@@ -136,13 +137,11 @@ def test_failing_init_container_fails_the_pod_or_is_tried_again(make_pod: Callab
 
 
 def test_crash_loop(pod: Pod) -> None:
-    pod.write(
-        container("main", "date; exit 5"), restart_policy="Always", crash_backoff={"base": 0.5, "max": 30}
-    ).start()
+    pod.write(container("main", "date; exit 5"), restart_policy="Always", crash_backoff={"base": 1, "max": 30}).start()
     until(lambda: (pod.state()["state"], pod.state().get("restart_count")) == ("waiting", 3), "a crash loop")
     state = pod.state()
     assert state["reason"] == "CrashLoopBackOff"
-    assert state["message"] == f"back-off 2s restarting failed container=main pod=hello_default({pod.uid})"
+    assert state["message"] == f"back-off 4s restarting failed container=main pod=hello_default({pod.uid})"
     assert (state["last"]["exit_code"], state["last"]["run"], state["last"]["reason"]) == (5, 3, "Error")
     assert pod.status["phase"] == "Running"
     assert sorted(path.name for path in pod.path("logs/main").iterdir()) == ["2.log", "3.log"]
@@ -184,7 +183,7 @@ def test_sibling_pods_spool_and_home_are_out_of_sight(make_pod: Callable[..., Po
     assert b"canary" not in pod.path("logs/main/0.log").read_bytes()
     assert pod.output(stream="stderr").count(b"No such file or directory") == 6
     assert set(pod.output().split()) <= {
-        *b"/: bin dev etc lib lib32 lib64 libx32 opt proc run sbin tmp usr var /tmp:".split(),
+        *b"/: bin dev etc lib lib32 lib64 libx32 opt proc run sbin sys tmp usr var /tmp:".split(),
         Path(os.path.realpath("/etc/resolv.conf")).parts[1].encode(),
     }
 
@@ -255,7 +254,7 @@ def test_host_path(pod: Pod) -> None:
 
 
 def test_read_only_root(pod: Pod) -> None:
-    script = "for d in / /tmp /etc /run /w; do touch $d/x && echo $d; done; touch /data/x && echo data; pwd"
+    script = "for d in / /tmp /etc /run /w /sys; do touch $d/x && echo $d; done; touch /data/x && echo data; pwd"
     mounts = [mount("volumes/data", "/data")]
     pod.write(container("main", script, mounts=mounts, cwd="/w", read_only_root=True)).run()
     assert pod.output() == b"data\n/w\n"

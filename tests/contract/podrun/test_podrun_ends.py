@@ -72,7 +72,7 @@ def test_stop_before_the_start_starts_nothing(pod: Pod) -> None:
 
 @bwrap
 def test_active_deadline(pod: Pod) -> None:
-    pod.write(container("main", TRAP), active_deadline=1).start()
+    pod.write(container("main", TRAP), active_deadline=4).start()
     assert pod.wait() == 7
     assert (pod.status["reason"], pod.status["result"]) == ("DeadlineExceeded", "Failed")
     assert pod.status["message"] == "Pod was active on the node longer than the specified deadline"
@@ -80,16 +80,16 @@ def test_active_deadline(pod: Pod) -> None:
 
 @bwrap
 def test_walltime_ends_the_pod_before_pbs_does(pod: Pod) -> None:
-    pod.write(container("main", TRAP), walltime=5, end_margin=2, grace=1).start()
+    pod.write(container("main", TRAP), walltime=8, end_margin=1, grace=3).start()
     assert pod.wait() == 7
     assert (pod.status["reason"], pod.status["result"]) == ("PBSWalltimeExceeded", "Failed")
-    assert "walltime of 5 s" in pod.status["message"]
+    assert "walltime of 8 s" in pod.status["message"]
 
 
 @bwrap
 def test_qdel_signals_the_whole_session_and_podrun_still_writes_the_end(pod: Pod) -> None:
     leftover = "setsid sleep 1000 & " + TRAP
-    pod.write(container("main", leftover), container("deaf", STUBBORN), container("quick", TRAP), grace=2).start()
+    pod.write(container("main", leftover), container("deaf", STUBBORN), container("quick", TRAP), grace=5).start()
     for name in ("main", "deaf", "quick"):
         ready(pod, name)
     send_all(session(pod.pid), signal.SIGTERM)
@@ -222,7 +222,7 @@ class TestWithoutBubblewrap:
         pod.write(container("main", TRAP), container("deaf", STUBBORN)).start()
         ready(pod)
         ready(pod, "deaf")
-        pod.stop(1)
+        pod.stop(4)
         assert pod.wait() == 7
         assert (pod.state()["exit_code"], pod.state("deaf")["signal"]) == (7, 9)
 
