@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from .helper_errors import OpError
 from .parse import ErrorClass, classify_error, error_text
@@ -122,7 +122,7 @@ class Pbs:
         return False
 
 
-def command_environment(environ: "os._Environ[str]", pbs_exec: Optional[str]) -> Dict[str, str]:
+def command_environment(environ: Mapping[str, str], pbs_exec: Optional[str]) -> Dict[str, str]:
     """What PBS commands need and no more, so that nothing of the session leaks into a job."""
     env = {name: value for name, value in environ.items() if name in _KEPT}
     env.update({n: v for n, v in environ.items() if n.startswith("PBS_") and not n.startswith(_OF_A_JOB)})

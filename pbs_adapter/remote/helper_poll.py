@@ -41,6 +41,10 @@ class Watcher:
         with self._mutex:
             self._board.put_marks(uid, self._spool.marks(uid), fresh)
 
+    def is_ours(self) -> bool:
+        """Whether no later helper has taken over: an old one would take its dirty marks and double the load on PBS."""
+        return self._spool.is_ours()
+
     def run(self) -> None:
         """Never returns."""
         self._until_done(self._scan)
@@ -64,7 +68,7 @@ class Watcher:
         return True
 
     def _take(self) -> bool:
-        if not self._spool.is_ours():
+        if not self.is_ours():
             return False
         uids = self._spool.take_dirty()
         for uid in uids:
@@ -157,6 +161,9 @@ class Poller:
 
     def poll(self) -> bool:
         """One bulk poll. True when PBS answered."""
+        if not self._watcher.is_ours():
+            self._board.put_server(False, "another helper has taken this account over")
+            return False
         started = time.monotonic()
         try:
             rows = self._table()
@@ -167,7 +174,8 @@ class Poller:
         self._apply_rows(entries, rows)
         try:
             self._details(entries)
-            self._find_missing([e for e in entries if _sequence(e.marks.job_id) not in rows])
+            unseen = [e for e in entries if _sequence(e.marks.job_id) not in rows]
+            self._find_missing([e for e in unseen if e.view.seen != ABSENT])
         except OpError as error:
             self._board.put_server(False, error.message)
             return False
@@ -220,7 +228,7 @@ class Poller:
             clock = time.monotonic()
             if is_over(entry.marks, entry.deleted_at is not None):
                 self._board.put_view(entry.uid, entry.view._replace(seen=ABSENT, at=time.time()))
-            elif entry.view.seen != ABSENT and check_due(entry.missing, clock, self._lost_after) and checks < _CHECKS:
+            elif check_due(entry.missing, clock, self._lost_after) and checks < _CHECKS:
                 checks += 1
                 job = self._ask(entry.marks.job_id)
                 view, missing = after_check(entry.view, entry.missing, job, time.time(), clock, self._lost_after)

@@ -24,7 +24,7 @@ from .parse import ErrorClass
 _LOCK = "submit.lock"
 #: The shell tells its process id before it becomes job.qsub, so that a later helper can see whether it still runs.
 _RUN = ["/bin/sh", "-c", "echo $$ >submit.lock/pid && exec /bin/sh job.qsub"]
-_PARALLEL = 8
+_NO_QSUB = (126, 127)  # the shell found none: a mistake in the cluster's settings, not the pod's
 _SETTLE = 2.0  # between the two look-ups that say "no such job", s
 _CANCELLED = OpError("permanent", "cancelled before it was submitted")
 
@@ -60,7 +60,6 @@ class Submitter:
     def __init__(self, spool: Spool, pbs: Pbs) -> None:
         self._spool = spool
         self._pbs = pbs
-        self._parallel = threading.Semaphore(_PARALLEL)
         self._first_seen: Dict[str, float] = {}  # uid → when its foreign lock was first met, monotonic
         self._critical = 0
         self._left_critical = threading.Condition()
@@ -74,7 +73,7 @@ class Submitter:
                 if known is not None:
                     return known, False
                 self._spool.write(uid, items, volumes)
-            with self._parallel, self._in_critical():
+            with self._in_critical():
                 return self._qsub(uid, name, epoch), True
 
     def wait_idle(self, timeout: float) -> None:
@@ -157,6 +156,8 @@ class Submitter:
     def _failed(self, uid: str, name: str, result: Result) -> str:
         """qsub gave no id: raise what that means, or return the id where the job exists all the same."""
         kind = result.error_class("qsub") if result.status != 0 else ErrorClass.OUTCOME_UNKNOWN
+        if result.status in _NO_QSUB:
+            kind = ErrorClass.RETRY
         if kind == ErrorClass.OUTCOME_UNKNOWN:
             marks = self._spool.marks(uid) or Marks()
             try:

@@ -14,6 +14,8 @@ from pbs_adapter.minipbs import Server
 from pbs_adapter.remote import wire
 from pbs_adapter.remote.wire import Frame
 
+DIALECTS = ("release", "main")
+
 
 def test_nothing_is_said_before_hello(site: Site) -> None:
     helper = site.helper(hello=False)

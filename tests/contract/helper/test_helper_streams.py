@@ -128,10 +128,11 @@ def test_follow_across_rotation_and_to_the_end(pod: Pod) -> None:
 def test_follow_ends_with_its_run_when_the_container_restarts(pod: Pod) -> None:
     pod.write("0.log", record("first run"))
     pod.status("running")
-    follower = Follower(pod, tail_lines=0)
+    follower = Follower(pod)
+    follower.expect(b"first run\n")
     pod.write("1.log", record("second run"))
     pod.status("running", 1, last={"run": 0, "exit_code": 1})
-    follower.expect_end(b"")
+    follower.expect_end(b"first run\n")
 
 
 def test_follow_starts_before_the_first_line(pod: Pod) -> None:
@@ -150,9 +151,9 @@ def test_limit_ends_a_follow(pod: Pod) -> None:
 
 
 def test_a_container_that_has_not_started(pod: Pod) -> None:
-    for read in (lambda: pod.read(), lambda: pod.read(follow=True)):
+    for follow in (False, True):
         with pytest.raises(HelperError, match=r'permanent: container "main" in pod "hello" is waiting to start'):
-            read()
+            pod.read(follow=follow)
     with pytest.raises(HelperError, match=r"container nope is not valid for pod hello"):
         pod.read(container="nope")
     pod.status("waiting", reason="PodInitializing")

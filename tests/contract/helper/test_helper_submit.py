@@ -10,6 +10,8 @@ import threading
 import pytest
 from helperkit import POD_JSON, HelperError, Site, until
 
+DIALECTS = ("release", "main")
+
 
 def test_a_pod_is_submitted_runs_and_ends(site: Site) -> None:
     helper = site.helper()
