@@ -152,6 +152,18 @@ class Complex:
         self.jobs[job.id] = job
         self._enter(job)
 
+    def restore(self, job: Job, now: float) -> None:
+        """Put in a job (or subjob) that an earlier server knew, with what it holds."""
+        if job.parent is None:
+            self.jobs[job.id] = job
+        if job.queue not in self.queues:
+            job.queue = self.config.default_queue
+        self._enter(job)
+        if job.pieces:
+            self.cluster.take(job.id, job.pieces, job.place, now)
+            for host, slot in job.slots:
+                self._slots.setdefault(host, set()).add(slot)
+
     def transition(self, job: Job, state: str, substate: int, now: float, queue: str = "") -> None:
         """Move a job to another state (and queue): counts, backlog and journal follow."""
         self._leave(job)
@@ -213,10 +225,6 @@ class Complex:
             slot += 1
         used.add(slot)
         return slot
-
-    def use_slot(self, host: str, slot: int) -> None:
-        """Mark a slot as used (after a restart)."""
-        self._slots.setdefault(host, set()).add(slot)
 
     def free_slot(self, host: str, slot: int) -> None:
         """Give a slot back."""

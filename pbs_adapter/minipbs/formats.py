@@ -6,6 +6,8 @@ Variable_List is given as the string that the server keeps.
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -22,6 +24,8 @@ _CJSON_NUMBER = re.compile(r"-?\d[0-9+\-eE.]*")
 _FORCED_STRINGS = frozenset({"Job_Name", "project", "Account_Name"})
 _SAFE = re.compile(r'[^"\\\x00-\x1f]*')
 LINE_LIMIT = 79
+CACHE = 1 << 14
+"""Most values are the same for most jobs."""
 
 
 def json_document(dialect: str, head: Pairs, kind: str, objects: Iterable[tuple[str, Pairs]] | None) -> Iterator[str]:
@@ -68,9 +72,11 @@ def _release_pairs(pairs: Pairs, indent: int) -> str:
 
 
 def _release_value(value: Any) -> str:
-    if isinstance(value, int):
-        return str(value)
-    text = str(value)
+    return str(value) if isinstance(value, int) else _release_text(str(value))
+
+
+@functools.lru_cache(maxsize=CACHE)
+def _release_text(text: str) -> str:
     if text and not text.isspace() and _RELEASE_NUMBER.fullmatch(text) and (text[0] != "0" or _below_one(text)):
         return text  # whatever strtod takes is printed without quotes, valid JSON or not
     return f'"{_release_escape(text)}"'
@@ -144,9 +150,13 @@ def _main_value(name: str, value: Any) -> str:
     """The rewritten emitter reads each string as JSON first; what parses changes its type."""
     if isinstance(value, int):
         return str(value)
-    text = str(value)
     if name in _FORCED_STRINGS:
-        return f'"{_json_escape(text)}"'
+        return f'"{_json_escape(str(value))}"'
+    return _main_text(str(value))
+
+
+@functools.lru_cache(maxsize=CACHE)
+def _main_text(text: str) -> str:
     if text in ("true", "false", "null"):
         return text
     if _CJSON_NUMBER.fullmatch(text):
@@ -163,8 +173,6 @@ def _main_value(name: str, value: Any) -> str:
 
 
 def _nested(text: str) -> str:
-    import json
-
     try:
         return json.dumps(json.loads(text))
     except ValueError:

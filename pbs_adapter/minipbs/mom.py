@@ -180,7 +180,7 @@ class MomServer:
             self.leaving = True
             for task in self.tasks.values():
                 task.kill_at = time.monotonic()
-                processes.kill_session(task.pid)
+            processes.kill_sessions({task.pid for task in self.tasks.values()})
         elif message["job"] in self.tasks:
             self._task_command(self.tasks[message["job"]], kind, message)
         elif message["job"] not in self.obits and kind != "forget":
@@ -191,7 +191,7 @@ class MomServer:
             self._terminate(task)
         elif kind == "kill":
             task.kill_at = time.monotonic()
-            processes.kill_session(task.pid)
+            processes.kill_sessions({task.pid})
         elif kind == "signal":
             self._signal(task, message["number"])
         elif kind == "forget":
@@ -233,7 +233,7 @@ class MomServer:
         return float(task.spec["walltime"]) - (now - task.started - stopped)
 
     def _terminate(self, task: Task) -> None:
-        processes.signal_session(task.pid, signal.SIGTERM)
+        processes.signal_sessions({task.pid}, signal.SIGTERM)
         if task.kill_at is None:
             task.kill_at = time.monotonic() + task.spec["kill_delay"]
             self._after(task.spec["kill_delay"], "kill", task.id)
@@ -248,41 +248,46 @@ class MomServer:
             task.stopped_for += now - task.stopped_at
             task.stopped_at = 0.0
             self._arm_walltime(task)
-        processes.signal_session(task.pid, number)
+        processes.signal_sessions({task.pid}, number)
 
     def _reap(self) -> None:
+        gone: list[Task] = []
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                break
             if pid == 0:
-                return
+                break
             task = self.by_pid.pop(pid, None)
             if task is None:
-                continue
+                continue  # a child that only wrote a note
             if task.delivering == pid:
                 self._ended(task)
                 continue
             code = os.waitstatus_to_exitcode(status)
             task.status = code if code >= 0 else 256 - code
-            self._leader_gone(task)
+            gone.append(task)
+        if gone:
+            self._leaders_gone(gone)
 
-    def _leader_gone(self, task: Task) -> None:
-        """The session's leader has ended: what is left of the session goes too, at once or when kill_delay is over."""
-        left = processes.sessions().get(task.pid, [])
+    def _leaders_gone(self, tasks: list[Task]) -> None:
+        """Sessions' leaders have ended: what is left goes too, at once or when kill_delay is over."""
         now = time.monotonic()
-        if left and (task.kill_at is None or task.kill_at <= now):
-            processes.kill_session(task.pid)
-            left = processes.sessions().get(task.pid, [])
-        if left:
-            self._after(LINGER, "linger", task.id)
-            return
-        task.delivering = launch.deliver(task.spec, self._result(task))
-        if task.delivering:
-            self.by_pid[task.delivering] = task
-        else:
-            self._ended(task)
+        left = processes.sessions()
+        doomed = {task.pid for task in tasks if task.pid in left and (task.kill_at is None or task.kill_at <= now)}
+        if doomed:
+            processes.kill_sessions(doomed)
+            left = processes.sessions()
+        for task in tasks:
+            if task.pid in left:
+                self._after(LINGER, "linger", task.id)
+                continue
+            task.delivering = launch.deliver(task.spec, self._result(task))
+            if task.delivering:
+                self.by_pid[task.delivering] = task
+            else:
+                self._ended(task)
 
     def _result(self, task: Task) -> int:
         status = task.status if task.status is not None else -1
@@ -318,13 +323,15 @@ class MomServer:
                 due.append((kind, task))
         if any(kind == "usage" for kind, _ in due):
             self._measure([task for kind, task in due if kind == "usage"])
+        kills = {task.pid for kind, task in due if kind == "kill"}
+        if kills:
+            processes.kill_sessions(kills)
+        lingering = [task for kind, task in due if kind == "linger"]
+        if lingering:
+            self._leaders_gone(lingering)
         for kind, task in due:
             if kind == "started":
                 self._confirm(task)
-            elif kind == "linger":
-                self._leader_gone(task)
-            elif kind == "kill":
-                processes.kill_session(task.pid)
             elif kind == "walltime" and not task.over_walltime and not task.stopped_at:
                 self._check_walltime(task)
 

@@ -38,10 +38,11 @@ def sessions() -> dict[int, list[tuple[int, Usage]]]:
     return found
 
 
-def signal_session(sid: int, number: int) -> int:
-    """Signal every process of a session, as PBS does (not only the group). Returns how many there were."""
-    members = sessions().get(sid, [])
-    for pid, _ in members:
+def signal_sessions(sids: set[int], number: int) -> int:
+    """Signal every process of these sessions, as PBS does (not only the groups). Returns how many there were."""
+    found = sessions()
+    members = [pid for sid in sids for pid, _ in found.get(sid, [])]
+    for pid in members:
         try:
             os.kill(pid, number)
         except ProcessLookupError:
@@ -49,8 +50,8 @@ def signal_session(sid: int, number: int) -> int:
     return len(members)
 
 
-def kill_session(sid: int) -> None:
-    """SIGKILL every process of a session until none is left that a fork may have added meanwhile."""
+def kill_sessions(sids: set[int]) -> None:
+    """SIGKILL every process of these sessions, those that a fork may add meanwhile too."""
     for _ in range(5):
-        if not signal_session(sid, signal.SIGKILL):
+        if not signal_sessions(sids, signal.SIGKILL):
             return

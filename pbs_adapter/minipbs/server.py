@@ -4,51 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import selectors
 import signal
 import socket
-import struct
+import stat
 import sys
 import time
-from collections import deque
 from typing import Any
 
 from .commands import answer
 from .complex import Complex
 from .config import Config
-from .errors import CANNOT_CONNECT
-from .faults import PORTS_TEXT, WINDOW, Faults, garble
-from .jobs import LIVE, Job
+from .faults import Faults
+from .jobs import Job
 from .journal import Journal
 from .lifecycle import Lifecycle
 from .momlink import MomLink
-from .protocol import piece, request_length
-from .replies import Err, Out, Reply, Request, Until
-from .submit import Caller
+from .peers import Peers
 
 COALESCE = 0.02
 """Scheduling cycles are at least this far apart (seconds)."""
-BATCH = 1 << 16
-LONGEST_WAIT = 10.0
-QUIET = frozenset({"qstat": 255, "pbsnodes": 1, "qmgr": 1}.items())
-
-
-class Peer:
-    """One connection: what has come, what is still to go, and the reply that is being made."""
-
-    def __init__(self, connection: socket.socket, uid: int) -> None:
-        self.socket = connection
-        self.uid = uid
-        self.incoming = bytearray()
-        self.outgoing = bytearray()
-        self.reply: Reply | None = None
-        self.until: Until | None = None
-        self.deadline = 0.0
-        self.since = time.monotonic()
-        self.admitted = False
-        self.request: Request | None = None
-        self.closing = False
+LEAVING = 10.0
+"""How long to wait for the MoM to end all jobs (seconds)."""
 
 
 class PbsServer:
@@ -66,14 +43,11 @@ class PbsServer:
         self.faults = Faults()
         self.journal = Journal(f"{prefix}/var/private/jobs.journal")
         self.selector = selectors.DefaultSelector()
-        self.peers: dict[int, Peer] = {}
-        self.waiting: deque[Peer] = deque()
-        self.delayed: list[Peer] = []
+        self.peers = Peers(self.selector, self.config, self.faults, lambda request: answer(self.life, request))
         self.listener: socket.socket | None = None
         self.control: socket.socket | None = None
         self.stopping = False
         self.last_cycle = 0.0
-        self.users: dict[int, str] = {}
         self._restore(now)
 
     # -- start and stop
@@ -81,15 +55,7 @@ class PbsServer:
     def _restore(self, now: float) -> None:
         jobs, self.complex.next_seq, self.complex.next_rank = self.journal.load()
         for job in jobs:
-            if job.parent is None:
-                self.complex.jobs[job.id] = job
-            if job.queue not in self.complex.queues:
-                job.queue = self.config.default_queue
-            self.complex._enter(job)
-            if job.pieces and job.state in LIVE:
-                self.complex.cluster.take(job.id, job.pieces, job.place, now)
-                for host, slot in job.slots:
-                    self.complex.use_slot(host, slot)
+            self.complex.restore(job, now)
         self.complex.changed.clear()
         self.life.wanted = True
 
@@ -138,8 +104,7 @@ class PbsServer:
             self.listener = None
             os.unlink(f"{self.prefix}/run/server.sock")
         if self.faults.down:
-            for peer in list(self.peers.values()):
-                self._drop(peer)
+            self.peers.drop_all()
 
     def _stop(self, *_: object) -> None:
         self.stopping = True
@@ -150,8 +115,7 @@ class PbsServer:
                 os.unlink(f"{self.prefix}/{path}")
             except FileNotFoundError:
                 pass
-        for peer in list(self.peers.values()):
-            self._drop(peer)
+        self.peers.drop_all()
         self._save()
         self.journal.close()
         if self.mom.socket is not None:
@@ -159,7 +123,7 @@ class PbsServer:
             if self.kill_jobs:
                 self.mom.send("leave")
             self.mom.flush()
-            self.mom.socket.settimeout(LONGEST_WAIT)
+            self.mom.socket.settimeout(LEAVING)
             try:
                 while self.kill_jobs and self.mom.socket.recv(1 << 16):
                     pass
@@ -171,16 +135,16 @@ class PbsServer:
     def _timeout(self) -> float:
         if self.life.wanted and not self.faults.down:
             return max(0.0, self.last_cycle + COALESCE - time.monotonic())
-        if self.delayed or self.waiting or self.life.ending or any(peer.until for peer in self.peers.values()):
+        if self.life.ending or self.peers.restless:
             return 0.02
         return min(1.0, self.config.scheduler_iteration)
 
     def _event(self, key: selectors.SelectorKey, mask: int) -> None:
         kind, what = key.data
         if kind == "peer":
-            self._peer_event(what, mask)
+            self.peers.event(what, mask)
         elif kind == "listener":
-            self._accept(what)
+            self.peers.accept(what)
         elif kind == "control":
             self._control(what)
         elif kind == "mom":
@@ -204,196 +168,16 @@ class PbsServer:
             self.last_cycle = now
             self.life.run_cycle(time.time())
         self.life.finish_ended(time.time())
-        self._admit_waiting(now)
-        for peer in [one for one in self.delayed if one.deadline <= now]:
-            self.delayed.remove(peer)
-            self._perform(peer)
-        for peer in [one for one in self.peers.values() if one.until is not None]:
-            if peer.until is not None and (peer.until.done() or peer.deadline <= now):
-                peer.until = None
-                self._advance(peer)
+        self.peers.turn(now)
         self._save()
         self.mom.flush()
-        for peer in [one for one in self.peers.values() if one.outgoing or one.closing]:
-            self._send(peer)
+        self.peers.flush()
 
     def _save(self) -> None:
         if self.complex.changed or self.complex.forgotten:
             self.journal.write(self.complex.changed.values(), self.complex.forgotten)
             self.complex.changed.clear()
             self.complex.forgotten.clear()
-
-    # -- connections
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(64):
-            try:
-                connection, _address = listener.accept()
-            except OSError:
-                return
-            connection.setblocking(False)
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            _pid, uid, _gid = struct.unpack("3i", credentials)
-            peer = Peer(connection, uid)
-            self.peers[connection.fileno()] = peer
-            if self.faults.admit(time.monotonic()):
-                peer.admitted = True
-                self.selector.register(connection, selectors.EVENT_READ, ("peer", peer))
-            else:
-                self.waiting.append(peer)
-
-    def _admit_waiting(self, now: float) -> None:
-        """Connections beyond the budget hang until a port is free, and fail after a minute."""
-        while self.waiting:
-            peer = self.waiting[0]
-            expired = now - peer.since >= WINDOW
-            if not expired and not self.faults.admit(now):
-                return
-            self.waiting.popleft()
-            if peer.socket.fileno() < 0:
-                continue
-            peer.admitted = not expired
-            self.faults.refused += expired
-            self.selector.register(peer.socket, selectors.EVENT_READ, ("peer", peer))
-
-    def _peer_event(self, peer: Peer, mask: int) -> None:
-        if mask & selectors.EVENT_WRITE:
-            self._send(peer)
-        if not mask & selectors.EVENT_READ or peer.socket.fileno() < 0:
-            return
-        try:
-            data = peer.socket.recv(1 << 18)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._drop(peer)
-            return
-        peer.incoming += data
-        if peer.reply is None and peer.request is None:
-            self._next_request(peer)
-
-    def _next_request(self, peer: Peer) -> None:
-        length = request_length(peer.incoming)
-        if not length or len(peer.incoming) < length:
-            return
-        raw = bytes(peer.incoming[:length])
-        del peer.incoming[:length]
-        peer.request = self._parse(raw, peer.uid)
-        if self.faults.slow:
-            peer.deadline = time.monotonic() + self.faults.slow
-            self.delayed.append(peer)
-        else:
-            self._perform(peer)
-
-    def _parse(self, raw: bytes, uid: int) -> Request:
-        cut = 8 + int.from_bytes(raw[:4], "big")
-        fields = [field.decode("utf-8", "surrogateescape") for field in raw[8:cut].split(b"\0")]
-        command, cwd, state, count = fields[:4]
-        end = 4 + int(count)
-        environ = dict(item.partition("=")[::2] for item in fields[end:])
-        script = None if state == "!" else raw[cut:].decode("utf-8", "surrogateescape")
-        owner = uid in (0, os.geteuid())
-        user = self._user(uid)
-        acting = environ.pop("MINIPBS_USER", "")
-        manager = owner
-        if acting and owner and acting in self.config.users:
-            user, manager = acting, False
-        return Request(command, fields[4:end], script, Caller(user, uid, cwd, environ, manager), time.time())
-
-    def _user(self, uid: int) -> str:
-        if uid not in self.users:
-            try:
-                self.users[uid] = pwd.getpwuid(uid).pw_name
-            except KeyError:
-                self.users[uid] = str(uid)
-        return self.users[uid]
-
-    def _perform(self, peer: Peer) -> None:
-        request = peer.request
-        if request is None or peer.socket.fileno() < 0:
-            return
-        if not peer.admitted:
-            name = self.config.server
-            text = f"{PORTS_TEXT}{request.command}: cannot connect to server {name} (errno={CANNOT_CONNECT})\n"
-            status = dict(QUIET).get(request.command, CANNOT_CONNECT % 256)
-            failed: list[Out | Err | Until | int] = [Err(text), status]
-            peer.reply = iter(failed)
-            peer.closing = True
-        else:
-            peer.reply = answer(self.life, request)
-        if request.command == "qsub" and self.faults.lose_replies and peer.admitted:
-            self._lose(peer, request)
-            return
-        self._advance(peer)
-
-    def _lose(self, peer: Peer, request: Request) -> None:
-        """The job is accepted, and the connection breaks before the reply."""
-        pieces = list(answer(self.life, request))
-        if pieces[-1] == 0 and self.faults.loses_reply():
-            self._drop(peer)
-            return
-        peer.reply = iter(pieces)
-        self._advance(peer)
-
-    def _advance(self, peer: Peer) -> None:
-        """Make more of the reply, as far as the peer's buffer has room."""
-        garbage = self.faults.garbage and peer.request is not None and "json" in peer.request.argv
-        text: list[str] = []
-        size = 0
-        while peer.reply is not None and len(peer.outgoing) + size < BATCH:
-            item = next(peer.reply, 1)
-            if isinstance(item, Out):
-                text.append(item.text)
-                size += len(item.text)
-                continue
-            if text:
-                self._put(peer, b"o", garble("".join(text)) if garbage else "".join(text))
-                text, size = [], 0
-            if isinstance(item, Err):
-                self._put(peer, b"e", item.text)
-            elif isinstance(item, Until):
-                peer.until, peer.deadline = item, time.monotonic() + LONGEST_WAIT
-                return
-            else:
-                self._put(peer, b"x", str(item))
-                peer.reply = peer.request = None
-                self._next_request(peer)
-        if text:
-            self._put(peer, b"o", garble("".join(text)) if garbage else "".join(text))
-
-    def _put(self, peer: Peer, letter: bytes, text: str) -> None:
-        peer.outgoing += piece(letter, text.encode("utf-8", "surrogateescape"))
-
-    def _send(self, peer: Peer) -> None:
-        if peer.socket.fileno() < 0:
-            return
-        try:
-            while peer.outgoing:
-                sent = peer.socket.send(peer.outgoing)
-                del peer.outgoing[:sent]
-                if len(peer.outgoing) < BATCH and peer.reply is not None and peer.until is None:
-                    self._advance(peer)
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._drop(peer)
-            return
-        if peer.closing and not peer.outgoing and peer.reply is None:
-            self._drop(peer)
-            return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.outgoing else 0)
-        self.selector.modify(peer.socket, wanted, ("peer", peer))
-
-    def _drop(self, peer: Peer) -> None:
-        self.peers.pop(peer.socket.fileno(), None)
-        try:
-            self.selector.unregister(peer.socket)
-        except (KeyError, ValueError):
-            pass
-        peer.socket.close()
-        peer.reply = peer.until = peer.request = None
 
     # -- the MoM
 
@@ -467,14 +251,10 @@ class PbsServer:
             self.mom.send("forget", job=job.id)
             if how == "kill":
                 self.mom.kill(job)
-            self.life._give_back(job, time.time())
-        self.complex.forget(job)
-        self.life.wanted = True
+        self.life.lose(job, time.time())
 
 
 def _is_pipe(descriptor: int) -> bool:
-    import stat
-
     return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
 
 

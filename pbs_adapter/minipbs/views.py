@@ -8,9 +8,9 @@ from typing import Any
 
 from . import arrays, values
 from .complex import Complex
+from .describe import resources_used
 from .formats import Pairs
 from .jobs import Job
-from .lifecycle import resources_used
 from .placement import Vnode
 from .resources import SIZES
 
