@@ -155,7 +155,7 @@ class _Demo:
             return any(c["type"] == "Complete" for c in conditions)
 
         self._wait(ended, "end of the Job")
-        self._screen.settle()
+        self._screen.rest()
         return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
     def _show(self, control_plane: ControlPlane, clusters: dict[str, PbsTestCluster], pod: Json) -> None:

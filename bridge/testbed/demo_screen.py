@@ -1,4 +1,4 @@
-"""What the demo shows: on a terminal a line that lives, elsewhere a plain line whenever something changes."""
+"""What the demo shows: on a terminal a line or table that lives, elsewhere a plain line whenever something changes."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ AGAIN = 10.0
 
 
 class Screen:
-    """Prints to `console`; times are seconds since it was made."""
+    """Prints to `console`; times are seconds since it was made. Messages that differ in numbers only are one stage."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._started = time.monotonic()
         self._live: Live | None = None
-        self._stage = ""
-        self._stage_began = self._printed = self._started
+        self._message = ""
+        self._began = self._printed = self._started
         self._rows: Sequence[Row] = ()
+        self._spinner = Spinner("dots")
 
     def progress(self, message: str) -> None:
-        """Say what is being done; call it as often as you like. Messages that differ in numbers only are one stage."""
+        """Say what is being done; call it as often as you like."""
         now = time.monotonic()
-        if (stage := re.sub(r"\d+", "", message)) != self._stage:
-            self._stage, self._stage_began, self._printed = stage, now, now
-            self.line(f"[{now - self._started:5.1f} s] {message}")
-        elif not self._console.is_interactive and now - self._printed >= AGAIN:
-            self._printed = now
-            self.line(f"[{now - self._started:5.1f} s] {message}")
+        same = _stage(message) == _stage(self._message)
+        if not same:
+            self._end_stage()
+            self._began = now
+        self._message = message
         if self._console.is_interactive:
-            self._show(Spinner("dots", Text(message, overflow="ellipsis", no_wrap=True)))
+            self._go_live()
+        elif not same or now - self._printed >= AGAIN:
+            self._printed = now
+            self._timed(now, message)
 
     def line(self, text: str = "") -> None:
         """Print lines that stay, as they are: nothing is wrapped, nothing is markup."""
@@ -46,29 +49,44 @@ class Screen:
 
     def rows(self, rows: Sequence[Row]) -> None:
         """Show the pods: the table as it is now, or a line for each pod that has changed."""
+        self._end_stage()
+        before, self._rows = self._rows, rows
         if self._console.is_interactive:
-            self._show(table(rows))
+            self._go_live()
         else:
-            for row in changes(self._rows, rows):
-                self.line(f"[{time.monotonic() - self._started:5.1f} s] {plain(row)}")
-        self._rows = rows
-
-    def settle(self) -> None:
-        """Leave the last table on the screen and stop rewriting it."""
-        self.rest()
-        if self._console.is_interactive and self._rows:
-            self._console.print(table(self._rows))
+            for row in changes(before, rows):
+                self._timed(time.monotonic(), plain(row))
 
     def rest(self) -> None:
-        """Take away what lives."""
-        self._stage = ""
+        """Stop rewriting; the last stage and the last table stay on the screen."""
+        self._end_stage()
         live, self._live = self._live, None
         if live is not None:
             live.stop()
+        rows, self._rows = self._rows, ()
+        if rows and self._console.is_interactive:
+            self._console.print(table(rows))
 
-    def _show(self, what: RenderableType) -> None:
+    def _end_stage(self) -> None:
+        message, self._message = self._message, ""
+        if message and self._console.is_interactive:
+            self._timed(self._began, message)
+
+    def _timed(self, at: float, text: str) -> None:
+        self.line(f"[{at - self._started:5.1f} s] {text}")
+
+    def _go_live(self) -> None:
         if self._live is None:
-            self._live = Live(what, console=self._console, transient=True, refresh_per_second=8)
+            self._live = Live(console=self._console, get_renderable=self._alive, transient=True, refresh_per_second=6)
             self._live.start()
-        else:
-            self._live.update(what, refresh=True)
+
+    def _alive(self) -> RenderableType:
+        if not self._message:
+            return table(self._rows) if self._rows else Text()
+        text = f"{self._message} ({time.monotonic() - self._began:.0f} s)"
+        self._spinner.update(text=Text(text, overflow="ellipsis", no_wrap=True))
+        return self._spinner
+
+
+def _stage(message: str) -> str:
+    return re.sub(r"\d+", "", message)
