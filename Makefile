@@ -40,14 +40,14 @@ check: $(VENV)/.wheel
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/vermin --quiet --no-tips --violations -t=3.6- pbs_adapter/remote
-	$(BIN)/python -m bridge.api.document --check
+	$(BIN)/python -m bridge.cli.document --check
 	$(BIN)/mkdocs build --quiet --strict -f docs/_site/mkdocs.yml -d $(CURDIR)/build/site
 
 bench: $(VENV)/.wheel
 	@$(BIN)/python -m tests.bench
 
 docs: $(VENV)/.wheel
-	@$(BIN)/python -m bridge.api.document
+	@$(BIN)/python -m bridge.cli.document
 	@$(BIN)/mkdocs build --quiet --strict -f docs/_site/mkdocs.yml -d $(CURDIR)/build/site
 	@echo 'build/site/index.html'
 

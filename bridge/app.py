@@ -143,9 +143,12 @@ class Agent:
         server = KubeletServer(name, view, gate, self._tls(name, client_ca), self._metrics, self._clock)
         port = await server.start(kubelet.bind or kubelet.address, cluster.kubelet_port)
         closing.push_async_callback(server.aclose)
-        node = NodeAgent(self._kube, cluster, link, kubelet.address, port, self._clock)
+        node = NodeAgent(
+            self._kube, cluster, link, kubelet.address, port, self._clock,
+            recorder=self._recorder, allowed=self._leader.valid,
+        )  # fmt: skip
         sweep = Sweeper(
-            link, pods.known_uids, self._settings.agent.sweep,
+            link, self._known_uids, self._settings.agent.sweep,
             allowed=self._leader.valid, metrics=self._metrics, clock=self._clock,
         )  # fmt: skip
         return VirtualNode(link, pods, view, node, sweep, server)
@@ -182,6 +185,13 @@ class Agent:
             except KubeError as error:
                 log.warning("agent.api_server", path=path, error=str(error))
                 await self._clock.sleep(back_off.pause(error.retry_after))
+
+    def _known_uids(self) -> set[str] | None:
+        """UIDs of the pods on all of this agent's nodes; None until every node's pods have been listed."""
+        known = [parts.pods.known_uids() for parts in self._nodes]
+        if len(known) < len(self._settings.clusters) or None in known:
+            return None
+        return {uid for uids in known if uids is not None for uid in uids}
 
     async def _count(self) -> None:
         """Keep the gauge of pods by state true."""

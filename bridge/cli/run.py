@@ -7,13 +7,13 @@ from typing import Literal
 
 import click
 
-from bridge.api.load import SettingsError, load
 from bridge.app import run_agent
+from bridge.cli.settings import config_option, read_settings
 from bridge.telemetry import configure_logging
 
 
 @click.command()
-@click.option("-c", "--config", required=True, metavar="FILE", help="The agent's settings (bridge.yaml).")
+@config_option
 @click.option(
     "--kubeconfig", metavar="FILE", help="Left out: in the cluster its own, else KUBECONFIG, else ~/.kube/config."
 )
@@ -26,11 +26,7 @@ def run(
     config: str, kubeconfig: str | None, address: str | None, log_format: Literal["json", "console"], log_level: str
 ) -> None:
     """Run the agent until it is told to stop."""
-    try:
-        settings = load(config)
-    except SettingsError as error:
-        click.echo(str(error), err=True)
-        raise SystemExit(2) from None
+    settings = read_settings(config)
     if address:
         settings = settings.model_copy(update={"kubelet": settings.kubelet.model_copy(update={"address": address})})
     configure_logging(log_format, log_level)

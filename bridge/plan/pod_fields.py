@@ -46,9 +46,8 @@ def _life() -> dict[str, Verdict]:
         "activeDeadlineSeconds": Honoured(_SIZE + "walltime", int),
         "terminationGracePeriodSeconds": Honoured(_PLAN + "grace_and_deadline", int),
         "restartPolicy": Honoured(_PLAN + "restart_policy", str),
-        "readinessGates[]": Refused(
-            "other controllers' conditions do not take part in Ready yet; leave readinessGates out",
-            tried=[{"conditionType": "example.com/x"}],
+        "readinessGates[].conditionType": Honoured(
+            "e2e/test_lifecycle.py::test_readiness_gates_of_others_are_respected", str
         ),
         "serviceAccountName": Honoured("unit/test_plan_volumes.py::test_token_references", str),
         "serviceAccount": Ignored("The old name of serviceAccountName, which the API server keeps equal."),

@@ -150,8 +150,8 @@ def _fail(s: Situation, failure: Failure) -> Decision:
 def _start(s: Situation) -> Decision:
     """Nothing of the job exists, or a submission was interrupted."""
     if not s.sure or not s.reachable:
-        text = s.trouble or "reading the state of the cluster"
-        return _show(s, s.record.hold or Waiting(reasons.PENDING_SUBMIT, text if s.trouble else ""))
+        away = Waiting(reasons.CLUSTER_UNREACHABLE, s.trouble) if s.trouble else None
+        return _show(s, s.record.hold or away)
     if s.result.stage is Stage.NONE and s.has_run:
         message = "the pod was submitted before, and neither PBS nor its directory on the cluster know of it any more"
         return _fail(s, Failure(reasons.PBS_VANISHED, message, disruption=True))
@@ -184,6 +184,9 @@ def _follow(s: Situation) -> Decision:
 
 
 def _show(s: Situation, hold: Waiting | None) -> Decision:
+    """Write what is known. What was known before this process started stays until the cluster has been seen."""
+    if s.seen is None and s.has_run and not s.sure:
+        return Decision()
     return _write(s, status(s, hold=hold))
 
 

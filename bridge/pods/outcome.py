@@ -116,7 +116,7 @@ def _queued(observation: Observation) -> Outcome:
     pbs = observation.pbs
     stage = STAGE_OF_STATE.get(pbs.state, Stage.QUEUED)
     job = f"job {observation.job_id}" if observation.job_id else "the job"
-    text = pbs.comment or (f"{job} waits in queue {pbs.queue}" if pbs.queue else f"{job} waits in PBS")
+    text = pbs.comment or f"{job} waits in PBS"
     if stage is Stage.HELD:
         return Outcome(stage, reason=reasons.PBS_HELD, message=pbs.comment or f"{job} is held in PBS")
     if stage is Stage.SUSPENDED:

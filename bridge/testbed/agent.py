@@ -7,6 +7,8 @@ the same RBAC.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import urllib.error
 import urllib.request
@@ -116,6 +118,13 @@ class Agent:
         except (OSError, urllib.error.URLError, ValueError):
             return None
         return report
+
+    def kill(self) -> None:
+        """SIGKILL: no last words, no release of the Lease."""
+        if self.process is not None:
+            for pid in reversed(self.process.pids):
+                os.kill(pid, signal.SIGKILL)
+            self.process.stop()
 
     def stop(self) -> None:
         """Stop it gracefully and wait."""

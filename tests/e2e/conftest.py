@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from world import World
 
 from bridge.testbed import build
+from bridge.testbed.agent import Agent
 from bridge.testbed.control_plane import ControlPlane
 from bridge.testbed.pbs_cluster import ALPHA, BETA, PbsTestCluster
 
 HERE = Path(__file__).parent
+SHORT = {"poll": 3, "lostAfter": 3, "walltimeMargin": 5}
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -39,3 +42,28 @@ def clusters() -> Iterator[dict[str, PbsTestCluster]]:
     """The clusters alpha (2 hosts of 16 cores) and beta (1 host of 8), each behind its own sshd."""
     with PbsTestCluster(ALPHA) as alpha, PbsTestCluster(BETA) as beta:
         yield {"alpha": alpha, "beta": beta}
+
+
+@pytest.fixture(scope="session")
+def bridge(
+    control_plane: ControlPlane, clusters: dict[str, PbsTestCluster], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """The agent on both clusters, as its own ServiceAccount; waits that a user would have are shortened."""
+    changes = {
+        name: SHORT
+        | {"images": [{"image": "busybox:*"}], "queue": "workq", "hostPaths": [{"path": str(cluster.account.home)}]}
+        for name, cluster in clusters.items()
+    }
+    agent = Agent(
+        control_plane,
+        list(clusters.values()),
+        tmp_path_factory.mktemp("agent"),
+        agent={"sweep": 4, "leaseDuration": 6},
+        changes=changes,
+    )
+    agent.start()
+    try:
+        agent.wait_ready()
+        yield World(control_plane, clusters, agent)
+    finally:
+        agent.stop()
