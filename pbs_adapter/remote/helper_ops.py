@@ -19,6 +19,7 @@ from .helper_volumes import File, Volume
 
 PROTOCOL = 1
 _MAX_WAIT = 300.0
+_FIRST_COMMENT = 5.0  # after qsub PBS is asked this soon why the job waits, s
 Answer = Tuple[Dict[str, Any], bytes]
 
 
@@ -77,6 +78,7 @@ class Operations:
             job_id, fresh = self._submitter.submit(uid, str(field(head, "name", str)), items, volumes, epoch)
         finally:
             self._watcher.refresh(uid, fresh)
+        self._poller.early(_FIRST_COMMENT)
         return {"job_id": job_id}, b""
 
     def write(self, head: Dict[str, Any], body: bytes) -> Answer:

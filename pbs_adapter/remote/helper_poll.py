@@ -19,6 +19,7 @@ from .parse import ErrorClass, Job, ParseError, TableRow, parse_job_table, parse
 
 DIRTY_BUSY, DIRTY_IDLE, BUSY_FOR = 0.5, 2.0, 60.0
 _EARLIEST = 1.0
+_NEVER = float("inf")
 _CLOSING_FIRST = 1.5
 _DETAILS = 100  # ids a `qstat -f`
 _CHECKS = 20  # missing jobs asked for by id, a poll
@@ -135,11 +136,14 @@ class Poller:
         self._history = True
         self._closing: Set[str] = set()
         self._closing_wait = _CLOSING_FIRST
-        self._asked = threading.Event()
+        self._wanted = _NEVER
+        self._asked = threading.Condition()
 
-    def early(self) -> None:
-        """Poll soon: something has probably changed in PBS."""
-        self._asked.set()
+    def early(self, within: float = 0.0) -> None:
+        """Poll in `within` seconds rather than when it is due: something has probably changed in PBS."""
+        with self._asked:
+            self._wanted = min(self._wanted, time.monotonic() + within)
+            self._asked.notify()
 
     def run(self) -> None:
         """Never returns. The pod directories come first: a poll is complete only for ids that are known."""
@@ -150,14 +154,15 @@ class Poller:
             self._wait(started)
 
     def _wait(self, started: float) -> None:
-        due = started + min(self._poll, self._closing_wait if self._closing else self._poll)
-        while time.monotonic() < due:
-            if self._asked.wait(due - time.monotonic()) and self._pbs.budget.idle():
-                due = min(due, started + _EARLIEST)
-                time.sleep(max(0.0, due - time.monotonic()))
-            elif self._asked.is_set():
-                time.sleep(max(0.0, min(_EARLIEST, due - time.monotonic())))
-        self._asked.clear()
+        """Until the next poll is due, or one is wanted earlier and half of the budget is left."""
+        latest = started + (min(self._poll, self._closing_wait) if self._closing else self._poll)
+        with self._asked:
+            while time.monotonic() < latest:
+                left = max(self._wanted, started + _EARLIEST) - time.monotonic()
+                if left <= 0 and self._pbs.budget.idle():
+                    break
+                self._asked.wait(min(left if left > 0 else _EARLIEST, latest - time.monotonic()))
+            self._wanted = _NEVER
 
     def poll(self) -> bool:
         """One bulk poll. True when PBS answered."""
