@@ -209,3 +209,4 @@ def _close(ssh: paramiko.Transport) -> None:
     ssh.sock.close()
     if ssh.is_alive():
         ssh.join()
+    ssh.packetizer.complete_handshake()  # ends a timer, which is a thread, that a handshake cut short leaves behind

@@ -255,7 +255,7 @@ async def test_an_unexpected_exception_does_not_end_the_supervisor() -> None:
 
 
 async def test_connecting_ends_with_the_supervisor(connect: Connect) -> None:
-    for delay in (0, 0.02, 0.1, 0.2):
+    for delay in (0, 0.01, 0.02, 0.03, 0.04, 0.06, 0.1, 0.2):
         supervisor = Supervisor("work", connect)
         supervisor.start()
         await asyncio.sleep(delay)
