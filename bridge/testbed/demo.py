@@ -69,7 +69,7 @@ def run_demo(console: Console, *, keep: bool) -> None:
         interrupts.ignore()
         screen.rest()
         if not (work / "failure.log").exists():
-            shutil.rmtree(work, ignore_errors=True)
+            _remove(work)
 
 
 class _Demo:
@@ -171,6 +171,14 @@ class _Demo:
             if time.monotonic() > deadline:
                 raise TestbedError(f"no {what} after {PATIENCE:.0f} s")
             time.sleep(0.4)
+
+
+def _remove(folder: Path) -> None:
+    """Again and again for a few seconds: what an interrupt hid from us is being ended by its guard, and still writes."""
+    deadline = time.monotonic() + 5
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.05)
 
 
 def _items(control_plane: ControlPlane, *what: str) -> list[Json]:

@@ -1,0 +1,116 @@
+"""What the demo shows of pods, on a terminal and elsewhere, and how signals end it."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from bridge.testbed.demo_screen import Screen
+from bridge.testbed.demo_table import Row, changes, plain, rows
+
+Json = dict[str, Any]
+
+
+def pod(name: str, *, node: str = "", job: str = "", **status: Any) -> Json:
+    annotations = {"annotations": {"status.hpc-bridge.io/job-id": job}} if job else {}
+    return {"metadata": {"name": name, **annotations}, "spec": {"nodeName": node} if node else {}, "status": status}
+
+
+def container(**state: Any) -> list[Json]:
+    return [{"name": "hello", "state": state}]
+
+
+def test_a_pod_that_no_node_takes_says_why() -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available"}
+    shown = rows([pod("a", phase="Pending", conditions=[unscheduled])])
+    assert shown == [Row("a", "", "", "Pending", "0/2 nodes are available")]
+
+
+def test_a_pod_that_waits_in_pbs_shows_the_comment_of_its_job_on_one_line() -> None:
+    waiting = container(waiting={"reason": "PBSQueued", "message": "Not Running: Insufficient amount\n of ncpus"})
+    scheduled = {"type": "PodScheduled", "status": "True", "message": "not this"}
+    status = {"phase": "Pending", "containerStatuses": waiting, "conditions": [scheduled]}
+    shown = rows([pod("a", node="pbs-beta", job="1.beta", **status)])
+    assert shown == [Row("a", "pbs-beta", "1.beta", "PBSQueued", "Not Running: Insufficient amount of ncpus")]
+
+
+def test_an_init_container_is_waited_for_first() -> None:
+    first, second = container(waiting={"reason": "PBSHeld", "message": "held"}), container(waiting={"message": "later"})
+    assert rows([pod("a", initContainerStatuses=first, containerStatuses=second)])[0].why == "held"
+
+
+def test_pods_are_ordered_by_name_and_say_how_they_end() -> None:
+    failed = pod("b", node="n", phase="Failed", reason="PBSRejected", message="qsub: Unknown queue")
+    shown = rows([failed, pod("a", node="n", job="1.x", phase="Succeeded"), pod("c", node="n", phase="Running")])
+    assert [(row.pod, row.state, row.why) for row in shown] == [
+        ("a", "Completed", ""),
+        ("b", "PBSRejected", "qsub: Unknown queue"),
+        ("c", "Running", ""),
+    ]
+
+
+def test_only_what_changed_is_told_again() -> None:
+    before = [Row("a", "n", "", "Pending", ""), Row("b", "n", "", "Pending", "")]
+    now = [Row("a", "n", "", "Pending", ""), Row("b", "n", "1.x", "PBSQueued", "why"), Row("c", "", "", "Pending", "")]
+    assert changes(before, now) == now[1:]
+    assert plain(now[1]) == "b  n  1.x  PBSQueued: why"
+
+
+def screen(*, terminal: bool) -> tuple[Screen, io.StringIO]:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=terminal, force_interactive=terminal, width=60, legacy_windows=False)
+    return Screen(console), output
+
+
+def test_without_a_terminal_a_stage_is_a_line_however_often_it_reports() -> None:
+    shown, output = screen(terminal=False)
+    for message in ("building: 1 of 20 packages", "building: 2 of 20 packages", "starting", "starting"):
+        shown.progress(message)
+    shown.rows([Row("a", "n", "", "Pending", "x" * 200 + " [bold]")])
+    shown.rows([Row("a", "n", "", "Pending", "x" * 200 + " [bold]")])
+    shown.rest()
+    lines = [re.sub(r"^\[ *\d+\.\d s\] ", "", line) for line in output.getvalue().splitlines()]
+    why = "x" * 200 + " [bold]"
+    assert lines == ["building: 1 of 20 packages", "starting", f"a  n  no job  Pending: {why}"]
+
+
+def test_on_a_terminal_stages_and_the_last_table_stay() -> None:
+    shown, output = screen(terminal=True)
+    shown.progress("starting 1")
+    shown.progress("starting 2")
+    shown.rows([Row("a", "n", "1.x", "PBSQueued", "[bold] reason")])
+    shown.rows([Row("a", "n", "1.x", "Completed", "")])
+    shown.rest()
+    shown.rest()
+    text = output.getvalue()
+    assert re.search(r"\[ *\d+\.\d s\] starting 2\n", text)
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
+    assert "Completed" in text.rpartition("\x1b[?25h")[2]
+
+
+SIGNALLED = """
+import os, signal
+from bridge.testbed.demo_interrupts import Interrupts
+interrupts = Interrupts()
+told = []
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    try:
+        os.kill(os.getpid(), number)
+    except KeyboardInterrupt:
+        told.append(number.name)
+interrupts.hold()
+os.kill(os.getpid(), signal.SIGINT)
+interrupts.ignore()
+os.kill(os.getpid(), signal.SIGTERM)
+print(*told)
+"""
+
+
+def test_signals_interrupt_until_the_clean_up_begins() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "SIGINT SIGTERM SIGHUP\n", "")
