@@ -54,7 +54,7 @@ def test_a_running_pod_is_asked_first(bridge: World) -> None:
     assert time.monotonic() - started < 15
     log = bridge.clusters["alpha"].run("cat", f"{bridge.directory(uid)}/logs/main/0.log").stdout
     assert "leaving" in log
-    assert not alive(bridge, uid)
+    until(lambda: not alive(bridge, uid), "its processes gone")
 
 
 def test_a_stubborn_pod_is_killed_after_its_grace(bridge: World) -> None:
@@ -63,7 +63,7 @@ def test_a_stubborn_pod_is_killed_after_its_grace(bridge: World) -> None:
     until(lambda: "up" in bridge.logs("stubborn"), "the trap is set")
     bridge.kubectl("delete", "pod", "stubborn", "--wait=false")
     bridge.wait_gone("stubborn", timeout=25)
-    assert not alive(bridge, uid)
+    until(lambda: not alive(bridge, uid), "its processes gone")
 
 
 def test_the_terminal_phase_is_written_before_the_object_goes(bridge: World) -> None:

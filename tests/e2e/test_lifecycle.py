@@ -139,7 +139,7 @@ def test_an_exit_code_reaches_the_pod_and_its_job(bridge: World) -> None:
 
 
 def test_a_signal_is_told_apart_from_an_exit(bridge: World) -> None:
-    bridge.apply(pod("killed", "kill -9 $$"))
+    bridge.apply(pod("killed", "kill -9 $$$$"))
     ended = container(bridge.wait_phase("killed", "Failed"))["state"]["terminated"]
     assert (ended["exitCode"], ended["signal"]) == (137, 9)
 
