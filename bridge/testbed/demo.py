@@ -174,7 +174,7 @@ class _Demo:
 
 
 def _remove(folder: Path) -> None:
-    """Again and again for a few seconds: what an interrupt hid from us is being ended by its guard, and still writes."""
+    """Remove it, for some seconds again: what an interrupt hid from us is ended by its guard, and may still write."""
     deadline = time.monotonic() + 5
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)
