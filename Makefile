@@ -4,6 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
+JOBS ?= 3
 BIN := $(VENV)/bin
 SOURCES := $(shell find bridge pbs_adapter deploy examples -type f -not -name '*.pyc') pyproject.toml README.md
 CODE := bridge pbs_adapter tests
@@ -32,7 +33,7 @@ demo: $(VENV)/.wheel
 
 test: $(VENV)/.wheel
 	@$(BIN)/python -m bridge.testbed.prepare
-	@$(BIN)/pytest $(T)
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(T)
 
 check: $(VENV)/.wheel
 	$(BIN)/ruff check $(CODE)
