@@ -47,7 +47,8 @@ MEANING: dict[str, str] = {
     PBS_BACKLOG: "A limit on the number of jobs is reached; the bridge submits when PBS accepts again.",
     PBS_HELD: "The job is held in PBS; `qrls` (or its holder) lets it go on.",
     PBS_SUSPENDED: "PBS suspended the running job; it goes on when PBS resumes it.",
-    UNSATISFIABLE: "The pod asks for more than any host, or the queue, has; the message gives both numbers.",
+    UNSATISFIABLE: "The pod asks for more than any host has; the message gives both numbers. It is submitted when a "
+    "larger host appears, and fails when none does for as long as the settings say (`unsatisfiableAfter`).",
     CONFIG_ERROR: "A ConfigMap, Secret or key that the pod needs does not exist; the pod goes on when it appears.",
     CRASH_LOOP: "The container ended and is restarted after a growing pause.",
     CLUSTER_UNREACHABLE: "The cluster cannot be reached now; the state shown is the last one known.",

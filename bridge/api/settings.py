@@ -231,6 +231,11 @@ class Cluster(_Strict):
         alias="lostAfter",
         description="A job that PBS does not know is asked for twice this far apart before it counts as lost.",
     )
+    unsatisfiable_after: Duration = Field(
+        600,
+        alias="unsatisfiableAfter",
+        description="How long a pod that asks for more than any host has waits for a larger one, before it fails.",
+    )
     connections_per_minute: int = Field(
         150,
         ge=6,

@@ -1,7 +1,7 @@
 """Can this job ever run on this cluster? Asked of the cluster's size and its queues' limits, not of what is free now.
 
 PBS accepts many a job that no host could hold and then lets it wait for ever; the bridge says so instead, with numbers.
-Hosts that are down count: they may come back.
+Hosts that are down count: they may come back. A job over a limit of its queue PBS refuses itself, with its own text.
 """
 
 from __future__ import annotations
@@ -15,10 +15,23 @@ from pbs_adapter.remote.parse import Queue, Vnode, group_by_host
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether the job may run one day; if not, `message` says what it asks and what there is at most."""
+    """Why the job may never run, each with what it asks and what there is at most; nothing: it may run one day.
 
-    ever: bool
-    message: str = ""
+    over: limits of queue and server; PBS refuses such a job. too_big: no host holds it; PBS takes it all the same.
+    """
+
+    over: tuple[str, ...] = ()
+    too_big: tuple[str, ...] = ()
+
+    @property
+    def ever(self) -> bool:
+        """Whether the job may run one day."""
+        return not (self.over or self.too_big)
+
+    @property
+    def message(self) -> str:
+        """All of it in one line; empty when the job may run."""
+        return "; ".join((*self.over, *self.too_big))
 
 
 def fit(options: JobOptions, census: Census) -> Fit:
@@ -26,14 +39,28 @@ def fit(options: JobOptions, census: Census) -> Fit:
     queues = _queues(options.queue or census.server.default_queue, census)
     over_server = list(_over(_asked(options), census.server.resources_max, "the server allows"))
     over_queues = [list(_over(_asked(options), q.resources_max, f"queue {q.name} allows")) for q in queues]
-    problems = over_server
-    if over_queues and all(over_queues):
-        problems = problems + min(over_queues, key=len)
+    over = over_server + (min(over_queues, key=len) if over_queues and all(over_queues) else [])
     names = {queue.name for queue in queues}
     vnodes = [v for v in census.vnodes if not v.queue or not names or v.queue in names]
-    if vnodes:
-        problems = problems + _too_big(_asked(options), group_by_host(vnodes))
-    return Fit(not problems, "; ".join(problems))
+    too_big = _too_big(_asked(options), group_by_host(vnodes)) if vnodes else []
+    return Fit(tuple(over), tuple(too_big))
+
+
+class Fits:
+    """`fit` against the newest census, worked out once for all pods that ask the same."""
+
+    def __init__(self) -> None:
+        self._census: Census | None = None
+        self._known: dict[str, Fit] = {}
+
+    def of(self, options: JobOptions, census: Census) -> Fit:
+        """See `fit`."""
+        if census is not self._census:
+            self._census, self._known = census, {}
+        key = repr(options)
+        if key not in self._known:
+            self._known[key] = fit(options, census)
+        return self._known[key]
 
 
 def _asked(options: JobOptions) -> dict[str, int]:

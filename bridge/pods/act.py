@@ -152,7 +152,8 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
         _hold(scene, pod, record, Waiting(reasons.CLUSTER_UNREACHABLE, str(error)), pause)
         return
     except Permanent as error:
-        record.failure = Failure(reasons.PBS_REJECTED, str(error))
+        numbers = f" ({record.over})" if record.over else ""
+        record.failure = Failure(reasons.PBS_REJECTED, f"{error}{numbers}")
         return
     scene.observe_submit(scene.clock.monotonic() - started)
     record.hold, record.attempts = None, 0

@@ -155,10 +155,22 @@ def _start(s: Situation) -> Decision:
     if s.result.stage is Stage.NONE and s.has_run:
         message = "the pod was submitted before, and neither PBS nor its directory on the cluster know of it any more"
         return _fail(s, Failure(reasons.PBS_VANISHED, message, disruption=True))
+    if s.result.stage is Stage.NONE and s.misfit != "":
+        return _show(s, s.record.hold) if s.misfit is None else _too_big(s, s.misfit)
     shown = _show(s, s.record.hold)
     if s.now < s.record.retry_at:
         return Decision(shown.actions, s.record.retry_at)
     return Decision((*shown.actions, Submit()))
+
+
+def _too_big(s: Situation, misfit: str) -> Decision:
+    """PBS would take the job and let it wait for ever."""
+    due = (s.record.misfit_since or s.now) + s.patience
+    if s.now >= due:
+        return _fail(s, Failure(reasons.UNSATISFIABLE, misfit))
+    event = Announce("Warning", reasons.UNSATISFIABLE, misfit, f"misfit:{misfit}")
+    shown = _show(s, Waiting(reasons.UNSATISFIABLE, misfit))
+    return Decision((event, *shown.actions), min(shown.wake_at or due, due))
 
 
 def _follow(s: Situation) -> Decision:

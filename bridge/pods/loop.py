@@ -18,6 +18,7 @@ from bridge.api import reasons
 from bridge.kube import paths
 from bridge.kube.errors import Conflict, KubeError, NotFound
 from bridge.kube.reflector import Reflector
+from bridge.plan.fit import Fits
 from bridge.plan.model import Json, Plan
 from bridge.plan.plan import plan as make_plan
 from bridge.pods import act as a
@@ -25,18 +26,22 @@ from bridge.pods.admission import admit
 from bridge.pods.decide import TERMINAL, Annotate, Decision, Submit, WriteStatus, decide, is_daemon
 from bridge.pods.outcome import Stage, outcome
 from bridge.pods.record import Failure, Record, Situation
-from pbs_adapter.models import JobRef, Observation
+from bridge.pods.status import waits_unsatisfiable
+from pbs_adapter.models import Census, JobRef, Observation
 
 log = structlog.get_logger(__name__)
 
 WORKERS = 24
 ERROR_PAUSE = 2.0
+SIZE_PATIENCE = 30.0  # seconds after the start in which nothing is submitted before the cluster's size is known
 CHANGING = (WriteStatus, Annotate, Submit)  # after these the next decision may be another one at once
 
 
 class ObservedLink(a.Link, Protocol):
     """The link as the loop reads it."""
 
+    @property
+    def census(self) -> Census | None: ...
     def seen(self, uid: str) -> Observation | None: ...
     def complete(self, account: str) -> bool: ...
     def trouble(self, account: str) -> str: ...
@@ -59,6 +64,8 @@ class PodLoop:
         self._allowed = allowed
         self._records: dict[str, Record] = {}
         self._plans: dict[str, Plan] = {}
+        self._fits = Fits()
+        self._began = scene.clock.time()
         self._dying: dict[str, JobRef] = {}  # object gone, job perhaps not
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._queued: set[str] = set()
@@ -169,7 +176,7 @@ class PodLoop:
             record.failure = Failure(reasons.ACCOUNT_MISSING, text)
         ref = JobRef(account or "", uid)
         self._judge(pod, plan, record)
-        decision = decide(self._situation(pod, record, ref))
+        decision = decide(self._situation(pod, plan, record, ref))
         await self._perform(decision, pod, plan, ref, record)
 
     def _plan(self, pod: Json) -> Plan:
@@ -192,7 +199,23 @@ class PodLoop:
         elif plan.refusals:
             record.failure = Failure(plan.reason, plan.message)
 
-    def _situation(self, pod: Json, record: Record, ref: JobRef) -> Situation:
+    def _misfit(self, pod: Json, plan: Plan, record: Record) -> str | None:
+        """What of the pod no host is large enough for; None: not known yet. Notes in the record since when."""
+        census, now = self._link.census, self._scene.clock.time()
+        if self._link.seen(plan.uid) is not None or pod.get("status", {}).get("phase") in TERMINAL:
+            return ""  # PBS has the job: it waits there
+        if census is None:
+            self._later(plan.uid, self._began + SIZE_PATIENCE)
+            return None if now < self._began + SIZE_PATIENCE else ""
+        fit = self._fits.of(plan.options, census)
+        record.over, misfit = "; ".join(fit.over), "" if fit.over else "; ".join(fit.too_big)
+        if not misfit:
+            record.misfit_since = 0.0
+        elif not record.misfit_since:
+            record.misfit_since = waits_unsatisfiable(pod) or now
+        return misfit
+
+    def _situation(self, pod: Json, plan: Plan, record: Record, ref: JobRef) -> Situation:
         trouble = self._link.trouble(ref.account) if ref.account else ""
         return Situation(
             pod=pod,
@@ -203,6 +226,8 @@ class PodLoop:
             trouble=trouble,
             host_ip=self._scene.facts().host_ip,
             now=self._scene.clock.time(),
+            misfit=self._misfit(pod, plan, record),
+            patience=self._scene.cluster.unsatisfiable_after,
         )
 
     async def _perform(self, decision: Decision, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:

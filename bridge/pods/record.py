@@ -27,12 +27,14 @@ class Failure:
 
 @dataclass(slots=True)
 class Record:
-    """Mutable diary of one pod; only `bridge.pods.act` changes it. Times are epoch seconds."""
+    """Mutable diary of one pod; only `bridge.pods.act` and the loop change it. Times are epoch seconds."""
 
     hold: Waiting | None = None  # why nothing is submitted
     failure: Failure | None = None
     retry_at: float = 0.0  # no submit before
     attempts: int = 0
+    misfit_since: float = 0.0  # no host is large enough since then; 0: one is
+    over: str = ""  # limits of queue and server that the job is over, with numbers, which PBS's own text lacks
     annotated: bool = False
     cancel_grace: int | None = None  # the shortest grace asked so far
     forced_at: float = 0.0  # last qdel asked for
@@ -50,6 +52,8 @@ class Situation:
 
     sure: the pod directories and PBS have been read completely, so a missing observation means that nothing is there.
     reachable: the account's channel works; `trouble` says why not.
+    misfit: what the pod asks and the most that any host has, where that is less; None: the cluster's size is not known
+    yet. patience: seconds that such a pod waits for a larger host.
     """
 
     pod: Json
@@ -60,6 +64,8 @@ class Situation:
     trouble: str
     host_ip: str
     now: float
+    misfit: str | None = ""
+    patience: float = 600.0
 
     @cached_property
     def result(self) -> Outcome:

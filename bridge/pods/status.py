@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 
 from bridge.api import reasons
-from bridge.kube.clock import rfc3339
+from bridge.kube.clock import parse_rfc3339, rfc3339
 from bridge.pods.conditions import condition, merge, own_conditions
 from bridge.pods.containers import Waiting, container_status, keep_monotonic
 from bridge.pods.outcome import Outcome, Stage
@@ -164,6 +164,14 @@ def _conditions_differ(wanted: list[Json], current: list[Json]) -> bool:
         )
         for new in wanted
     )
+
+
+def waits_unsatisfiable(pod: Json) -> float | None:
+    """Since when the pod is known to wait for a larger host (its startTime), where its status says that it does."""
+    status = pod.get("status", {})
+    states = [c.get("state", {}) for c in status.get("initContainerStatuses", []) + status.get("containerStatuses", [])]
+    waits = any(state.get("waiting", {}).get("reason") == reasons.UNSATISFIABLE for state in states)
+    return parse_rfc3339(status.get("startTime")) if waits else None
 
 
 def shown_state(pod: Json) -> str:

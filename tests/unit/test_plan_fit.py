@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.plan import fit
+from bridge.plan.fit import Fits
 from pbs_adapter.models import Census, JobOptions
 from pbs_adapter.remote.parse import Limits, Queue, Server, Vnode
 
@@ -66,3 +67,18 @@ TWO = (vnode("n1[0]"), vnode("n1[1]"), vnode("n2", 4, 64 * Gi))
 def test_fit(options: JobOptions, where: Census, message: str) -> None:
     found = fit(options, where)
     assert (found.message, found.ever) == (message, not message)
+
+
+def test_what_pbs_refuses_is_told_from_what_it_lets_wait_for_ever() -> None:
+    found = fit(JobOptions(17, Gi, 7200), census(*TWO, queues=(queue("workq", walltime=3600),)))
+    assert found.over == ("asks walltime 7200s, queue workq allows at most 3600s",)
+    assert found.too_big == ("asks ncpus 17, the largest host has 16",)
+    assert found.message == "; ".join(found.over + found.too_big)
+
+
+def test_a_newer_census_is_asked_anew() -> None:
+    fits, small, large = Fits(), census(vnode("a", 4)), census(vnode("a", 4), vnode("b", 8))
+    assert not fits.of(JobOptions(8, Gi, 60), small).ever
+    assert fits.of(JobOptions(8, Gi, 60), small) is fits.of(JobOptions(8, Gi, 60), small)
+    assert fits.of(JobOptions(4, Gi, 60), small).ever
+    assert fits.of(JobOptions(8, Gi, 60), large).ever

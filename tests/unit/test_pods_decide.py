@@ -12,13 +12,14 @@ from bridge.api import names
 from bridge.pods.containers import Waiting
 from bridge.pods.decide import Action, Annotate, Cancel, Decision, Refresh, WriteStatus, decide
 from bridge.pods.record import Failure, Record, Situation
-from bridge.pods.status import status
+from bridge.pods.status import status, waits_unsatisfiable
 from pbs_adapter.models import PbsView, Seen
 
 DONE = {names.JOB_ID: "12.alpha"}
 GONE = pod(deleting=NOW + 20)
 DAEMON = [{"kind": "DaemonSet", "controller": True}]
 RAN = [{"name": "main", "state": {"running": {}}}]
+BIG = "asks ncpus 40, the largest host has 32"
 
 
 def done(**fields: Any) -> dict[str, Any]:
@@ -49,7 +50,7 @@ CASES: list[tuple[str, Situation, list[str]]] = [
     # nothing on the cluster
     ("new pod", situation(pod()), ["status Pending ContainerCreating", "submit"]),
     ("first report not in", situation(pod(), sure=False), ["status Pending ContainerCreating"]),
-    ("cluster away", situation(pod(), reachable=False, trouble="no route"), ["status Pending ContainerCreating"]),
+    ("cluster away", situation(pod(), reachable=False, trouble="no route"), ["status Pending ClusterUnreachable"]),
     ("retry not due", situation(pod(), record={"retry_at": NOW + 5}), ["status Pending ContainerCreating"]),
     (
         "config missing",
@@ -65,6 +66,41 @@ CASES: list[tuple[str, Situation, list[str]]] = [
         "backlog",
         situation(pod(), record={"hold": Waiting("PBSBacklog"), "retry_at": NOW + 9}),
         ["status Pending PBSBacklog"],
+    ),
+    ("cluster's size not known yet", situation(pod(), misfit=None), ["status Pending ContainerCreating"]),
+    (
+        "larger than any host",
+        situation(pod(), misfit=BIG, record={"misfit_since": NOW - 5}),
+        ["announce PBSUnsatisfiable", "status Pending PBSUnsatisfiable"],
+    ),
+    (
+        "larger than any host for ten minutes",
+        situation(pod(), misfit=BIG, record={"misfit_since": NOW - 600}),
+        ["announce PBSUnsatisfiable", "status Failed PBSUnsatisfiable PBSUnsatisfiable"],
+    ),
+    (
+        "larger than any host for as long as the settings say",
+        situation(pod(), misfit=BIG, record={"misfit_since": NOW - 5}, patience=5),
+        ["announce PBSUnsatisfiable", "status Failed PBSUnsatisfiable PBSUnsatisfiable"],
+    ),
+    (
+        "larger than any host for long, cluster away",
+        situation(pod(), misfit=BIG, record={"misfit_since": NOW - 900}, reachable=False, trouble="no route"),
+        ["status Pending ClusterUnreachable"],
+    ),
+    (
+        "larger than any host, lock without id",
+        situation(pod(), seen(job_id=None, submitting=True), misfit=BIG, record={"misfit_since": NOW - 900}),
+        ["status Pending ContainerCreating", "submit"],
+    ),
+    ("larger than any host, in PBS", situation(done(), seen("Q"), misfit=BIG), ["status Pending PBSQueued"]),
+    ("larger than any host, deleted", situation(GONE, misfit=BIG), ["status Failed ContainerCreating"]),
+    (
+        "a larger host appeared",
+        situation(
+            pod(status__containerStatuses=[{"name": "main", "state": {"waiting": {"reason": "PBSUnsatisfiable"}}}])
+        ),
+        ["status Pending ContainerCreating", "submit"],
     ),
     (
         "lock without id",
@@ -94,7 +130,7 @@ CASES: list[tuple[str, Situation, list[str]]] = [
     (
         "ran once, report not in",
         situation(done(status__containerStatuses=RAN), sure=False),
-        ["status Pending ContainerCreating"],
+        [],
     ),
     # on the cluster
     ("id, not annotated", situation(pod(), seen("Q")), ["annotate 12.alpha"]),
@@ -268,6 +304,25 @@ def test_a_status_that_somebody_else_changed_is_sent_again_after_ten_seconds() -
     assert (words(early), early.wake_at) == ([], NOW + 8)
     late = decide(situation(thing, seen("R", podrun()), record={"wrote": wrote, "wrote_at": NOW - 11}))
     assert words(late) == ["status Running"]
+
+
+def test_a_pod_too_large_is_looked_at_when_its_time_is_over() -> None:
+    case = situation(pod(), misfit=BIG, record={"misfit_since": NOW - 200})
+    first = decide(case)
+    assert first.wake_at == NOW + 400
+    writes = [a for a in first.actions if isinstance(a, WriteStatus)]
+    assert writes[0].fields["containerStatuses"][0]["state"]["waiting"]["message"] == BIG
+    late = decide(replace(case, now=NOW + 400)).actions
+    assert [a.fields["message"] for a in late if isinstance(a, WriteStatus)] == [BIG]
+
+
+def test_the_wait_for_a_larger_host_goes_on_across_restarts() -> None:
+    started = {"phase": "Pending", "startTime": "2026-11-30T09:00:00Z"}
+    waiting = [{"name": "main", "state": {"waiting": {"reason": "PBSUnsatisfiable"}}}]
+    shown = {"metadata": {}, "status": started | {"containerStatuses": waiting}}
+    assert waits_unsatisfiable(shown) == 1_796_029_200.0
+    assert waits_unsatisfiable({"metadata": {}, "status": started}) is None
+    assert waits_unsatisfiable({"metadata": {}}) is None
 
 
 def test_a_login_node_that_is_away_for_an_hour_ends_nothing() -> None:
