@@ -42,19 +42,21 @@ _TEXTS = tuple(
         (r"No free connections|connection table full|Server shutting down|Failed to save job", _RETRY),
         (r"temporarily unavailable|try again|out of memory|Failed to load configuration|busy", _RETRY),
         (r"Request invalid for state of job|already in exit state|Delete already in progress", _RETRY),
-        (r"Queue is not enabled", _RETRY),
         (r"illegal -|illegally formed|usage:|name is too long|not a file|No such file|cannot be used", _PERMANENT),
         (r"Unknown queue|Unauthorized Request|Unknown resource|Illegal attribute|violates queue", _PERMANENT),
-        (r"Bad UID|Array job exceeds|rejected by all possible|hook rejected|Invalid Account", _PERMANENT),
+        (
+            r"Queue is not enabled|Bad UID|Array job exceeds|rejected by all possible|hook rejected|Invalid Account",
+            _PERMANENT,
+        ),
     )
 )
 
 #: PBS's error numbers by meaning (pbs_error.h), compared modulo 256.
-_RETRY_NUMBERS = (15008, 15010, 15016, 15019, 15020, 15021, 15027, 15033, 15034, 15044, 15050, 15060, 15085, 15099)
+_RETRY_NUMBERS = (15008, 15010, 15016, 15019, 15020, 15027, 15033, 15034, 15044, 15050, 15060, 15085, 15099)
 _RETRY_NUMBERS += (15117, 15161, 15174, 15208)
 _PERMANENT_NUMBERS = (15002, 15003, 15004, 15007, 15013, 15014, 15018, 15022, 15023, 15024, 15029, 15032, 15035, 15036)
 _PERMANENT_NUMBERS += (15037, 15038, 15039, 15042, 15045, 15048, 15049, 15054, 15055, 15107, 15108, 15109, 15110)
-_PERMANENT_NUMBERS += (15111, 15116, 15136, 15144, 15155, 15156, 15162, 15163, 15165, 15169, 15172, 15173, 15175)
+_PERMANENT_NUMBERS += (15021, 15111, 15116, 15136, 15144, 15155, 15156, 15162, 15163, 15165, 15169, 15172, 15173, 15175)
 _NUMBERS = {number % 256: ErrorClass.RETRY for number in _RETRY_NUMBERS}
 _NUMBERS.update({number % 256: ErrorClass.PERMANENT for number in _PERMANENT_NUMBERS})
 _NUMBERS.update({number % 256: ErrorClass.LIMIT for number in (15046, 15142, 15143)})

@@ -249,7 +249,7 @@ def test_a_row_is_never_lost_in_silence() -> None:
 
 ERRORS = {
     "qsub_unknown_queue": ErrorClass.PERMANENT,
-    "qsub_closed_queue": ErrorClass.RETRY,
+    "qsub_closed_queue": ErrorClass.PERMANENT,
     "qsub_unknown_resource": ErrorClass.PERMANENT,
     "qsub_walltime_over_queue": ErrorClass.PERMANENT,
     "qsub_illegal_name": ErrorClass.PERMANENT,

@@ -126,7 +126,7 @@ def test_a_claim_is_never_submitted_again(site: Site) -> None:
     [
         ("-q nosuchqueue", "rejected", "Unknown queue"),
         ("-l nosuchres=1", "rejected", "nosuchres"),
-        ("-q closed", "pbs", "not enabled"),
+        ("-q closed", "rejected", "not enabled"),
     ],
 )
 def test_refusals_say_what_pbs_said(site: Site, options: str, kind: str, text: str) -> None:
