@@ -1,0 +1,110 @@
+"""The hand-written pages agree with the code: the command's options, exit statuses of mistakes, links, the map."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli import VERBS, main
+
+REPOSITORY = Path(__file__).parents[2]
+DOCS = REPOSITORY / "docs"
+CLI = (DOCS / "reference/cli.md").read_text(encoding="utf-8")
+PAGES = sorted([*DOCS.rglob("*.md"), *REPOSITORY.glob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def section(verb: str) -> str:
+    """What the page says under the heading of a verb."""
+    found = re.search(rf"^## hpc-bridge {verb}$(.*?)(?=^## |\Z)", CLI, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"the page has no section for {verb}"
+    return found[1]
+
+
+def options(verb: str) -> list[click.Option]:
+    command = main.get_command(click.Context(main), verb)
+    assert command is not None
+    return [each for each in command.params if isinstance(each, click.Option)]
+
+
+def rows(text: str) -> dict[str, str]:
+    """Long option → its row in the table of options."""
+    lines = [line.replace("\\|", "|") for line in text.splitlines() if line.startswith("| `-")]
+    return {found[0]: line for line in lines if (found := OPTION.search(line))}
+
+
+def test_every_verb_has_a_section_and_no_other() -> None:
+    assert tuple(re.findall(r"^## hpc-bridge (\w+)$", CLI, re.MULTILINE)) == VERBS
+    assert re.findall(r"^\| \[`(\w+)`\]", CLI, re.MULTILINE) == list(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_options_are_the_commands_own(verb: str) -> None:
+    told = rows(section(verb))
+    context = click.Context(click.Command(verb))
+    assert set(told) == {name for each in options(verb) for name in each.opts if name.startswith("--")}
+    for option in options(verb):
+        row = told[next(name for name in option.opts if name.startswith("--"))]
+        for name in option.opts:
+            assert f"`{name}" in row
+        if not option.is_flag:
+            assert option.make_metavar(context) in row
+        if option.default is not None and option.show_default:
+            assert f"`{option.default}`" in row
+        if option.envvar:
+            assert f"`{option.envvar}`" in row
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_options_named_in_the_prose_exist(verb: str) -> None:
+    known = {name for each in options(verb) for name in each.opts}
+    assert set(OPTION.findall(section(verb))) <= known | {"--help"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_wrong_option_is_exit_status_2(verb: str) -> None:
+    assert CliRunner().invoke(main, [verb, "--no-such-option"]).exit_code == 2
+
+
+@pytest.mark.parametrize("verb", ["render", "run", "validate"])
+def test_wrong_settings_are_exit_status_2(verb: str, tmp_path: Path) -> None:
+    config = tmp_path / "bridge.yaml"
+    config.write_text("clusters: []\nnonsense: 1\n")
+    pod = tmp_path / "pod.yaml"
+    pod.write_text("kind: Pod\n")
+    done = CliRunner().invoke(main, [verb, "-c", str(config), *([str(pod)] if verb == "render" else [])])
+    assert done.exit_code == 2
+    assert f"{config}:2: nonsense" in done.output
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", found.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}, target
+
+
+def test_pages_do_not_name_files_that_are_gone() -> None:
+    for page in PAGES:
+        for name in re.findall(r"`((?:bridge|pbs_adapter|deploy|examples|tests)/[\w./]+)`", page.read_text("utf-8")):
+            assert (REPOSITORY / name).exists(), f"{page.name}: {name}"
+
+
+def test_the_map_fits_one_screen() -> None:
+    assert len((REPOSITORY / "AGENTS.md").read_text(encoding="utf-8").splitlines()) <= 60
+
+
+def test_every_page_is_in_the_contents() -> None:
+    listed = re.findall(r": ([\w/-]+\.md)$", (DOCS / "_site/mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
