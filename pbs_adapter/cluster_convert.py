@@ -87,7 +87,7 @@ def _view(raw: Any) -> PbsView:
     if not isinstance(raw, dict):
         return PbsView()
     try:
-        seen = Seen(raw.get("seen"))
+        seen = Seen(_text(raw, "seen"))
     except ValueError:
         seen = Seen.UNKNOWN
     return PbsView(

@@ -7,7 +7,7 @@ committed is OUTCOME_UNKNOWN: look the job up by its name before trying again.
 
 import enum
 import re
-from typing import Optional
+from typing import Optional, Tuple
 
 
 class ErrorClass(enum.Enum):
@@ -52,9 +52,38 @@ _TEXTS = tuple(
 )
 
 #: PBS's error numbers by meaning (pbs_error.h), compared modulo 256.
-_RETRY_NUMBERS = (15008, 15010, 15016, 15019, 15020, 15027, 15033, 15034, 15044, 15050, 15060, 15085, 15099)
+_RETRY_NUMBERS: Tuple[int, ...] = (
+    15008,
+    15010,
+    15016,
+    15019,
+    15020,
+    15027,
+    15033,
+    15034,
+    15044,
+    15050,
+    15060,
+    15085,
+    15099,
+)
 _RETRY_NUMBERS += (15117, 15161, 15174, 15208)
-_PERMANENT_NUMBERS = (15002, 15003, 15004, 15007, 15013, 15014, 15018, 15022, 15023, 15024, 15029, 15032, 15035, 15036)
+_PERMANENT_NUMBERS: Tuple[int, ...] = (
+    15002,
+    15003,
+    15004,
+    15007,
+    15013,
+    15014,
+    15018,
+    15022,
+    15023,
+    15024,
+    15029,
+    15032,
+    15035,
+    15036,
+)
 _PERMANENT_NUMBERS += (15037, 15038, 15039, 15042, 15045, 15048, 15049, 15054, 15055, 15107, 15108, 15109, 15110)
 _PERMANENT_NUMBERS += (15021, 15111, 15116, 15136, 15144, 15155, 15156, 15162, 15163, 15165, 15169, 15172, 15173, 15175)
 _NUMBERS = {number % 256: ErrorClass.RETRY for number in _RETRY_NUMBERS}

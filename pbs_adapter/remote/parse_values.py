@@ -37,7 +37,7 @@ class ParseError(ValueError):
 class Chunk(NamedTuple):
     """One part of a select: `count` times the same `resources` (sizes in bytes), each time on one host or vnode."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs of a chunk
     resources: Dict[str, Value]
 
 
