@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from . import values
 from .complex import Complex
-from .jobs import NOT_OF_SUBJOBS, Array, Job, ranges
-
-
-def subjob_id(parent: Job, index: int) -> str:
-    """ "5[].srv" and 3 → "5[3].srv"."""
-    return parent.id.replace("[]", f"[{index}]")
+from .jobs import Array, Job, make_subjob, ranges
 
 
 def refresh(parent: Job) -> None:
@@ -34,20 +29,6 @@ def next_subjob(complex_: Complex, parent: Job, now: float) -> Job:
         parent.attrs["comment"] = f"Job Array Began at {values.comment_time(now)}"
     complex_.transition(parent, "B", 70, now)
     return subjob
-
-
-def make_subjob(parent: Job, index: int) -> Job:
-    """A subjob as it is before it starts: state Q, in no table."""
-    attrs = {name: value for name, value in parent.attrs.items() if name not in NOT_OF_SUBJOBS and name != "stime"}
-    for name in ("Error_Path", "Output_Path"):
-        attrs[name] = attrs[name].replace("^array_index^", str(index))
-    attrs["array_id"], attrs["array_index"] = parent.id, index
-    attrs["job_state"], attrs["substate"] = "Q", 10
-    return Job(
-        id=subjob_id(parent, index), seq=parent.seq, owner=parent.owner, uid=parent.uid, queue=parent.queue,
-        rank=parent.rank, chunks=parent.chunks, place=parent.place, walltime=parent.walltime, attrs=attrs, state="N",
-        script=parent.script, argv=parent.argv, environ=parent.environ, parent=parent, index=index,
-    )  # fmt: skip
 
 
 def subjob_ended(parent: Job, status: int | None) -> bool:
@@ -77,3 +58,12 @@ def _array(parent: Job) -> Array:
     if parent.array is None:
         raise ValueError(f"{parent.id} is no array job")
     return parent.array
+
+
+def delete_waiting(parent: Job, index: int) -> bool:
+    """Take out an index that has not started; True when nothing of the array is left."""
+    array = _array(parent)
+    array.waiting.remove(index)
+    array.expired += 1
+    refresh(parent)
+    return not array.waiting and all(subjob.finished for subjob in array.subjobs.values())

@@ -77,7 +77,8 @@ def qdel(life: Lifecycle, request: Request) -> Reply:
 
     def act(job: Job) -> None:
         if purge and job.finished:
-            life.permit(job, request.caller)
+            if job.owner != request.caller.user and not request.caller.manager:
+                raise PbsError(errors.PERMISSION)
             life.complex.forget(job)
             return
         life.delete(job, request.caller, request.now)
@@ -129,8 +130,6 @@ def qsig(life: Lifecycle, request: Request) -> Reply:
 
     def act(job: Job) -> None:
         life.permit(job, request.caller)
-        if job.finished:
-            raise PbsError(errors.FINISHED)
         if name in ("suspend", "resume"):
             _suspend(life, request, job, name == "suspend")
             return
@@ -185,8 +184,6 @@ _ALTERABLE = {
 
 def _alter(life: Lifecycle, request: Request, job: Job, submission: options.Submission) -> None:
     life.permit(job, request.caller)
-    if job.finished:
-        raise PbsError(errors.FINISHED)
     complex_ = life.complex
     walltime_only = set(submission.resources) <= {"walltime"} and not submission.values
     if job.state in "RSE" and not walltime_only:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from . import errors
 from .config import Config, Queue
 from .errors import PbsError
-from .jobs import LIVE, STATES, Job
+from .jobs import LIVE, STATES, Job, waiting_subjob
 from .placement import Cluster, Vnode
 from .resources import Limit, within
 from .scheduler import Backlog
@@ -60,6 +60,8 @@ class Complex:
             parent = self.jobs.get(f"{head}[]{server}")
             if parent is not None and parent.array is not None and index.isdigit():
                 job = parent.array.subjobs.get(int(index))
+                if job is None and int(index) in parent.array.waiting:
+                    job = waiting_subjob(parent, int(index))
         if job is None:
             raise PbsError(errors.UNKNOWN_JOB)
         return job

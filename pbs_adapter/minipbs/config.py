@@ -54,6 +54,7 @@ class Config:
     variable MINIPBS_USER (their jobs then run as that owner), so that other people's jobs can be had without root.
     `start_delay` keeps a job in substate 41 ("sent for execution") that long before its MoM confirms the start,
     `end_delay` in state E before it is finished.
+    `projects`, where there are any, are those that jobs may name with -P: a site's hook refuses others.
     `root_jobs` lets root submit jobs (acl_roots); otherwise that is "Bad UID for job execution".
     `strict_ordering` reserves room for the first job that cannot run, and backfills only what does not delay it.
     """
@@ -74,6 +75,7 @@ class Config:
     start_delay: float = 0.0
     end_delay: float = 0.0
     users: tuple[str, ...] = ()
+    projects: tuple[str, ...] = ()
     root_jobs: bool = False
     python: str = "/usr/bin/python3"
 
@@ -96,5 +98,6 @@ class Config:
             Queue(**{**queue, "route_destinations": tuple(queue.get("route_destinations", ()))})
             for queue in data.get("queues", [{"name": "workq"}])
         )
-        data["users"] = tuple(data.get("users", ()))
+        for name in ("users", "projects"):
+            data[name] = tuple(data.get(name, ()))
         return cls(**data)

@@ -233,3 +233,29 @@ def ranges(indices: list[int]) -> str:
         if index is not None:
             start = last = index
     return ",".join(parts)
+
+
+def subjob_id(parent: Job, index: int) -> str:
+    """ "5[].srv" and 3 → "5[3].srv"."""
+    return parent.id.replace("[]", f"[{index}]")
+
+
+def make_subjob(parent: Job, index: int) -> Job:
+    """A subjob as it is before it starts: state Q, in no table."""
+    attrs = {name: value for name, value in parent.attrs.items() if name not in NOT_OF_SUBJOBS and name != "stime"}
+    for name in ("Error_Path", "Output_Path"):
+        attrs[name] = attrs[name].replace("^array_index^", str(index))
+    attrs["array_id"], attrs["array_index"] = parent.id, index
+    attrs["job_state"], attrs["substate"] = "Q", 10
+    return Job(
+        id=subjob_id(parent, index), seq=parent.seq, owner=parent.owner, uid=parent.uid, queue=parent.queue,
+        rank=parent.rank, chunks=parent.chunks, place=parent.place, walltime=parent.walltime, attrs=attrs, state="N",
+        script=parent.script, argv=parent.argv, environ=parent.environ, parent=parent, index=index,
+    )  # fmt: skip
+
+
+def waiting_subjob(parent: Job, index: int) -> Job:
+    """A subjob that has not started, as one can look at it; it is in no table."""
+    subjob = make_subjob(parent, index)
+    subjob.state = "Q"
+    return subjob

@@ -286,8 +286,6 @@ class Lifecycle:
     def delete(self, job: Job, caller: Caller, now: float) -> None:
         """qdel. Raises PbsError."""
         self.permit(job, caller)
-        if job.finished:
-            raise PbsError(errors.FINISHED)
         again = bool(job.deleted_by)
         job.deleted_by = f"{caller.user}@{self.complex.config.server}"
         if job.array is not None:
@@ -300,6 +298,11 @@ class Lifecycle:
             else:
                 self.complex.transition(job, job.state, job.substate, now)
                 arrays.refresh(job)
+        elif job.parent is not None and job.state == "Q":
+            if arrays.delete_waiting(job.parent, job.index):
+                self.finish_array(job.parent, now)
+            else:
+                self.complex.transition(job.parent, job.parent.state, job.parent.substate, now)
         elif job.state == "E":
             raise PbsError(errors.BAD_STATE)
         elif job.state in "RS":
@@ -314,8 +317,6 @@ class Lifecycle:
     def hold(self, job: Job, kinds: set[str], caller: Caller, now: float) -> None:
         """qhold. A running job keeps running. Raises PbsError."""
         self.permit(job, caller)
-        if job.finished:
-            raise PbsError(errors.FINISHED)
         job.attrs["Hold_Types"] = "".join(sorted(job.holds() | kinds))
         if job.state in "QW":
             job.attrs.pop("etime", None)
@@ -325,8 +326,6 @@ class Lifecycle:
     def release(self, job: Job, kinds: set[str], caller: Caller, now: float) -> None:
         """qrls. Raises PbsError."""
         self.permit(job, caller)
-        if job.finished:
-            raise PbsError(errors.FINISHED)
         self.release_holds(job, kinds, now)
 
     def release_holds(self, job: Job, kinds: set[str], now: float) -> None:
@@ -346,8 +345,6 @@ class Lifecycle:
     def move(self, job: Job, queue: str, caller: Caller, now: float) -> None:
         """qmove. Raises PbsError."""
         self.permit(job, caller)
-        if job.finished:
-            raise PbsError(errors.FINISHED)
         if job.state not in "QHW":
             raise PbsError(errors.BAD_STATE)
         self.complex.check_accepts(queue, job.owner, job.attrs["Resource_List"])
@@ -369,7 +366,9 @@ class Lifecycle:
         self.mom.kill(job)
 
     def permit(self, job: Job, caller: Caller) -> None:
-        """Raise PbsError unless the caller owns the job or manages the server."""
+        """Raise PbsError unless the job is unfinished, and the caller owns it or manages the server."""
+        if job.finished:
+            raise PbsError(errors.FINISHED)
         if job.owner != caller.user and not caller.manager:
             raise PbsError(errors.PERMISSION)
 

@@ -81,6 +81,9 @@ class Cluster:
         if never:
             return never
         free = {name: vnode.free() for name, vnode in self.vnodes.items()}
+        short = self._totals(chunks, place, free, False)
+        if short:
+            return short
         if place.exclusive:
             for host in self.hosts.values():
                 taken = {vnode.name for vnode in host if vnode.jobs}
@@ -93,7 +96,7 @@ class Cluster:
         empty = {name: dict(vnode.available) for name, vnode in self.vnodes.items()}
         if self._arrange(chunks, place, empty) is None:
             return self._chunk_refusal(chunks, place, empty, never=True)
-        return self._totals(chunks, place, free, False) or self._chunk_refusal(chunks, place, free, never=False)
+        return self._chunk_refusal(chunks, place, free, never=False)
 
     def take(self, job: str, pieces: list[list[Piece]], place: Place, now: float) -> None:
         """Write a placement into the books."""
@@ -176,7 +179,7 @@ class Cluster:
         pieces: list[Piece] = []
         for name in vnodes:
             taken = {res: min(amount, max(0, free[name].get(res, 0))) for res, amount in need.items()}
-            if taken.get("ncpus", 1) == 0 or not any(taken.values()):
+            if not any(taken.values()) or (need.get("ncpus") and not taken["ncpus"]):
                 continue
             taken = {res: amount for res, amount in taken.items() if amount}
             need = {res: amount - taken.get(res, 0) for res, amount in need.items()}

@@ -72,6 +72,8 @@ def build(
     """
     given = submission.values
     _check_user(given.get("u", ""), caller, config)
+    if config.projects and given.get("P", config.projects[0]) not in config.projects:
+        raise PbsError(errors.HOOK_REJECT, f"project {given['P']} is not allowed for {caller.user}")
     known = frozenset(name for host in config.hosts for name in host.resources)
     defaults = dict(config.resources_default)
     for candidate in config.queues:

@@ -10,7 +10,7 @@ from . import arrays, values
 from .complex import Complex
 from .describe import resources_used
 from .formats import Pairs
-from .jobs import Job
+from .jobs import Job, waiting_subjob
 from .placement import Vnode
 from .resources import SIZES
 
@@ -40,9 +40,7 @@ def with_subjobs(job: Job) -> list[Job]:
     array = job.array
     subjobs = dict(array.subjobs)
     for index in array.waiting:
-        waiting = arrays.make_subjob(job, index)
-        waiting.state = "Q"
-        subjobs[index] = waiting
+        subjobs[index] = waiting_subjob(job, index)
     return [job, *(subjobs[index] for index in sorted(subjobs))]
 
 

@@ -18,6 +18,7 @@ from typing import Protocol
 from pbs_adapter.minipbs import Config, Host, Queue, Server, install
 
 GIB = 1 << 30
+RECORDINGS = Path(__file__).parent / "recordings"
 PASSWD = threading.Lock()
 """useradd and userdel fail when another one is at work."""
 NO_NEW_PORTS = ("-o", "BatchMode=yes", "-o", "ControlMaster=auto", "-o", "ControlPersist=60")
@@ -89,7 +90,7 @@ def account(suffix: str = "") -> Iterator[Account]:
         yield Account(name, entry.pw_uid, entry.pw_gid, home, demote=True)
     finally:
         with PASSWD:
-            subprocess.run(["userdel", name], check=True, capture_output=True)
+            subprocess.run(["userdel", "--force", name], check=True, capture_output=True)
         shutil.rmtree(home, ignore_errors=True)
 
 

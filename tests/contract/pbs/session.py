@@ -8,12 +8,10 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from .runner import Result, Runner
+from .runner import RECORDINGS, Result, Runner
 
-RECORDINGS = Path(__file__).parent / "recordings"
 ID = re.compile(r"\b(\d+(?:\[\d*\])?\.[\w-]+)$", re.MULTILINE)
 DEADLINE = 60.0
 MANAGER = (
@@ -23,14 +21,17 @@ MANAGER = (
     'create queue closed queue_type=e,enabled=f,started=f', 'create queue longq queue_type=e,enabled=t,started=f',
 )  # fmt: skip
 SCRIPTS = r"""
+rm -f go.*
+wait='until [ -e "$PBS_O_WORKDIR/go.$PBS_JOBID" ]; do sleep 0.1; done'
 printf '#!/bin/bash\n#PBS -N ok-job\n#PBS -l select=1:ncpus=4:mem=1gb,walltime=00:05:00\n' > ok.sh
-printf 'echo hello; sleep 9; echo err >&2; exit 0\n' >> ok.sh
+printf '%s\n' 'echo hello' "$wait" 'echo err >&2; exit 0' >> ok.sh
 printf '#!/bin/bash\nexit 3\n' > fail.sh
 printf '#!/bin/bash\nkill -9 $$\n' > kill9.sh
-printf '#!/bin/bash\ntrap "echo got TERM; sleep 3; exit 7" TERM\nsleep 600 & wait\n' > term.sh
+printf '%s\n' '#!/bin/bash' "at_end() { $wait; exit 7; }" 'trap at_end TERM' 'sleep 600 & wait' > term.sh
 printf '#!/bin/bash\nsleep 1\n' > short.sh
-printf '#!/bin/bash\nsleep 5; exit $((PBS_ARRAY_INDEX %% 2))\n' > arr.sh
+printf '%s\n' '#!/bin/bash' "$wait" 'exit $((PBS_ARRAY_INDEX % 2))' > arr.sh
 """
+"""Jobs that the recorder let sleep wait here for the file go.JOBID, so that no state has to be met in time."""
 BEFORE_JOBS = (
     "version_qstat", "version_pbsnodes", "server_full", "queues_full", "queues_table", "nodes_numa_idle",
 )  # fmt: skip
@@ -93,23 +94,34 @@ class Session:
         self._prepare()
         self._records(BEFORE_JOBS)
         self._records(SUBMISSIONS)
-        self._sh("for i in 1 2 3 4 5; do qsub -N fill -l select=1:ncpus=16 ok.sh; done")
+        fill = self._sh("for i in 1 2 3 4 5; do qsub -N fill -l select=1:ncpus=16 ok.sh; done").split()
         self._records(["qsub_bigger_than_one_numa_domain"])
         self._wait(lambda jobs: self._sessions(jobs) >= {"ok-job", "fill", "wall"} and _finished(jobs, "exe", "stdin"))
+        array = self._mine("qsub_array")
+        self._until(f"qstat -t -f -F json '{array}'", lambda jobs: sum("session_id" in job for job in jobs) == 6)
         self._records(WITH_ARRAY)
+        self._go(*(array.replace("[]", f"[{index}]") for index in range(6)))
         self._wait(lambda jobs: _finished(jobs, "arr"))
         self._records(BUSY)
+        self._go(self._mine("qsub_ok"), self._mine("qsub_short_walltime"), *fill[:3])
         self._wait(self._half_done)
         self._records(LATER)
         self._records(REFUSED)
         self._records(ODD_IDS)
-        self._sh("for name in wide fill dep; do qdel $(qselect -N $name); done; true")
+        self._sh("for name in wide fill dep; do for id in $(qselect -N $name); do qdel $id; done; done")
         self._wait(lambda jobs: _finished(jobs, "wide", "fill", "dep"))
         self._deletions()
         self._odd_values()
         self._until("qstat -f -F json $(qselect -N rerun)", lambda jobs: self._used(jobs) >= {"rerun"})
         self._records(["qdel_all", "jobs_none"])
         return self.results
+
+    def _mine(self, name: str) -> str:
+        """The id that this session's qsub printed."""
+        return self.results[name].text.strip()
+
+    def _go(self, *ids: str) -> None:
+        self._sh("touch " + " ".join(f"'go.{job_id}'" for job_id in ids))
 
     def _half_done(self, jobs: list[dict[str, Any]]) -> bool:
         """The first jobs have finished, and those that waited for them run and have been reported on."""
@@ -118,7 +130,8 @@ class Session:
 
     def _prepare(self) -> None:
         if self.runner.real:
-            self._sh("qdel $(qselect); for id in $(qselect -x); do qdel -x $id; done; true", "root")
+            self._sh("for id in $(qselect); do qdel -W force $id; done; sleep 2", "root")
+            self._sh("for id in $(qselect -x); do qdel -x $id; done; true", "root")
             for directive in MANAGER:
                 self._sh(f'qmgr -c "{directive}" || true', "root")
         self._sh(SCRIPTS)
@@ -130,6 +143,7 @@ class Session:
         self._learn("arr2", "job_after_qdel_subjob", array)
         self._wait(lambda jobs: self._used(jobs) >= {"term"})
         self._until(f"qstat -t -f -F json '{array}'", lambda jobs: sum("session_id" in job for job in jobs) == 4)
+        self._go(term, array.replace("[]", "[1]"))
         self._records(["qdel_running", "qdel_subjob_running"])
         self._wait(lambda jobs: _finished(jobs, "term"))
         self._until(f"qstat -x -t -f -F json '{array}'", lambda jobs: any(job["job_state"] == "X" for job in jobs))

@@ -99,6 +99,17 @@ def node_shape(node: dict[str, Any]) -> dict[str, Any]:
     return shape
 
 
+def of_any_site(document: dict[str, Any]) -> dict[str, Any]:
+    """A document less what the history and set-up of a site decide, for comparing two real ones."""
+    for section in ("nodes", "Queue", "Server"):
+        for attributes in document.get(section, {}).values():
+            for key in ("pcpus", "acl_roots"):
+                attributes.pop(key, None)
+            if attributes.get("resources_assigned", {}).get("ncpus") == 0:
+                del attributes["resources_assigned"]  # zero once there have been jobs, absent before
+    return document
+
+
 def document_shape(document: dict[str, Any]) -> dict[str, Any]:
     """Any of the JSON documents."""
     head = {key: kind(value) for key, value in document.items() if key not in ("Jobs", "nodes", "Server", "Queue")}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from .runner import Result, SshRunner, minipbs, recorded_site
-from .session import RECORDINGS, Recording, Session
-from .shapes import document_shape, loads, plain, table_shape
+from .runner import RECORDINGS, Result, SshRunner, minipbs, recorded_site
+from .session import Recording, Session
+from .shapes import document_shape, loads, of_any_site, plain, table_shape
 
 NAMES = sorted(path.stem for path in (RECORDINGS / "main").glob("*.json"))
 DIALECTS = ("release", "main")
+NOT_ON_REAL = {"jobs_after_rerun": "substate 41 is over before a second command gets there by ssh"}
 TARGET = os.environ.get("HPC_BRIDGE_PBS_SSH", "")
 
 
@@ -52,16 +55,22 @@ def test_embedded(embedded: dict[str, dict[str, Result]], dialect: str, name: st
 @pytest.mark.parametrize("name", NAMES)
 def test_real(real: tuple[str, dict[str, Result]], name: str) -> None:
     dialect, results = real
-    compare(Recording.load(dialect, name), results[name])
+    if name in NOT_ON_REAL:
+        pytest.skip(NOT_ON_REAL[name])
+    compare(Recording.load(dialect, name), results[name], of_any_site)
 
 
-def compare(recording: Recording, result: Result) -> None:
+def compare(
+    recording: Recording,
+    result: Result,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document,
+) -> None:
     """Exit status and stderr agree; stdout has the same structure, types and layout."""
     assert result.exit_status == recording.exit_status
     assert plain(renamed(result.stderr.decode())) == plain(renamed(recording.stderr))
     if "-F json" in recording.command:
         text, recorded = (raw.decode(errors="replace") for raw in (result.stdout, recording.stdout))
-        assert document_shape(loads(text)) == document_shape(loads(recorded))
+        assert document_shape(prepare(loads(text))) == document_shape(prepare(loads(recorded)))
         assert layout(text) == layout(recorded)
     elif recording.name == "jobs_odd_environment_text":
         assert text_keys(result.text) == text_keys(recording.stdout.decode(errors="replace"))
