@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from pathlib import Path
 
 import click
+import plancases
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from bridge.cli import VERBS, main
+from bridge.plan import plan
+from pbs_adapter.remote.helper_status import parse_status
+from pbs_adapter.remote.podrun_spec import load
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
@@ -93,6 +100,41 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.+)$", found.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}, target
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    """The fenced blocks of one kind."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{kind}$\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_readmes_pod_is_honoured() -> None:
+    (text,) = blocks("README.md", "yaml")
+    planned = plan(yaml.safe_load(text), plancases.cluster())
+    assert planned.refusals == ()
+    assert (planned.options.ncpus, planned.options.mem_bytes) == (2, (1 << 30) + (256 << 20))
+
+
+def test_the_documented_pod_json_has_every_key_and_is_what_podrun_reads(tmp_path: Path) -> None:
+    text, _ = blocks("docs/explanation/architecture.md", "json")
+    mounting = plancases.container(volumeMounts=[{"name": "data", "mountPath": "/data"}])
+    frozen = plancases.frozen(plancases.pod(containers=[mounting], volumes=[{"name": "data", "emptyDir": {}}]))
+    written = json.loads(frozen.files[0].content)
+    shown = json.loads(text)
+    assert set(shown) == set(written)
+    assert set(shown["containers"][0]) == set(written["containers"][0])
+    assert set(shown["containers"][0]["mounts"][0]) == set(written["containers"][0]["mounts"][0])
+    (tmp_path / "pod.json").write_text(text)
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/values.json").write_text(json.dumps({"v0": base64.b64encode(b"hidden").decode()}))
+    assert load(str(tmp_path)).containers[0].env[-1] == (b"KEY", b"hidden")
+
+
+def test_the_documented_status_json_is_what_the_helper_believes() -> None:
+    _, text = blocks("docs/explanation/architecture.md", "json")
+    status, problem = parse_status(text.encode(), json.loads(text)["uid"])
+    assert problem == ""
+    assert status == json.loads(text)
 
 
 def test_pages_do_not_name_files_that_are_gone() -> None:
