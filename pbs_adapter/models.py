@@ -130,8 +130,32 @@ class JobsReport:
 
 
 @dataclass(frozen=True, slots=True)
+class CensusJob:
+    """One job of anyone, as far as the account may see it, from the cheapest table that PBS prints.
+
+    `owner` and `queue` may be cut (then they end with `*`). `ncpus` are all CPUs of its `chunks`; None where the job
+    asked for none. `walltime` and `elapsed` are whole minutes in seconds; `elapsed` is None before the start.
+    `state` is PBS's letter. An array is one job. `mem` is in bytes.
+    """
+
+    id: str
+    owner: str
+    queue: str
+    ncpus: int | None
+    walltime: int | None
+    state: str
+    elapsed: int | None
+    mem: int | None = None
+    chunks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Census:
-    """Queues, vnodes and server as parsed by `pbs_adapter.remote.parse` (its types), and facts of the login host."""
+    """Queues, vnodes and server as parsed by `pbs_adapter.remote.parse` (its types), and facts of the login host.
+
+    `jobs` is older than the rest: PBS is asked for it at most every five minutes, and `jobs_at` (by the login host's
+    clock, like `at`) says when; 0: never yet. Sites may hide other users' jobs. `account` is the PBS user who asked.
+    """
 
     at: float
     server: Any  # parse.Server
@@ -139,6 +163,9 @@ class Census:
     vnodes: tuple[Any, ...]  # parse.Vnode
     host: Mapping[str, str]  # os, kernel, arch, hostname, python of the login host
     runtimes: tuple[str, ...] = ()  # podrun runtimes found on the login host, e.g. ("host+bwrap",)
+    jobs: tuple[CensusJob, ...] = field(default=(), repr=False)
+    jobs_at: float = 0.0
+    account: str = ""
 
 
 @dataclass(frozen=True, slots=True)
