@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 # load.py has a sentence for each of these.
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
@@ -143,6 +143,68 @@ class HostPath(_Strict):
     read_only: bool = Field(False, alias="readOnly", description="Only read-only mounts are allowed.")
 
 
+def parse_range(value: object) -> object:
+    """A pair from one number, which stands for both ends.
+
+    >>> parse_range(0.5), parse_range([0.1, 0.6])
+    ((0.5, 0.5), [0.1, 0.6])
+    """
+    return (value, value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+def _ordered(value: tuple[float, float]) -> tuple[float, float]:
+    if value[0] > value[1]:
+        raise ValueError(f"{list(value)} is not a range; write the smaller number first")
+    return value
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Shares = Annotated[tuple[Share, Share], BeforeValidator(parse_range), AfterValidator(_ordered)]
+Ratio = Annotated[float, Field(ge=0.05, le=1)]
+Ratios = Annotated[tuple[Ratio, Ratio], BeforeValidator(parse_range), AfterValidator(_ordered)]
+
+
+class NumaHosts(_Strict):
+    """How many NUMA domains some hosts have, where PBS shows each of them as a single vnode."""
+
+    hosts: str = Field("*", description="Names of hosts as PBS shows them, shell patterns allowed (`node1*`).")
+    domains: int = Field(
+        ge=1, le=64, description="NUMA domains of each (`lscpu` on it: NUMA node(s)), taken to be of equal size."
+    )
+
+
+class Numa(_Strict):
+    """What the estimate of a job's slowdown by NUMA is made of: `1 + m·f·(1/b − 1)` over two domains.
+
+    Each of m, f and b is one number, or a range `[low, high]` where it differs from program to program.
+    """
+
+    memory_bound: Shares = Field(
+        (0.1, 0.5),
+        alias="memoryBound",
+        description="m: the share of run time that programs here wait for memory, 0 to 1. The default spans what most "
+        "programs do; measure yours with a profiler (`perf stat`, likwid) to narrow the estimate.",
+    )
+    remote_share: Shares = Field(
+        (0.25, 0.5),
+        alias="remoteShare",
+        description="f: the share of memory accesses that leave their domain when a job is spread over two, 0 to 1. "
+        "0.5 is what a program does that knows nothing of NUMA; over more domains the share grows accordingly.",
+    )
+    remote_bandwidth: Ratios = Field(
+        (0.4, 0.7),
+        alias="remoteBandwidth",
+        description="b: bandwidth to another domain's memory as a part of that to the own, 0.05 to 1 (STREAM under "
+        "`numactl`, once for each type of node). The default spans what has been published for two-socket machines.",
+    )
+    hosts: tuple[NumaHosts, ...] = Field(
+        (),
+        description="Domains of hosts that PBS shows as one vnode each; the first pattern that matches a host holds. "
+        "Left out: PBS's vnodes are the domains, and for hosts of one vnode nothing is known. It decides only what is "
+        "estimated: what a job really got is looked up where it runs.",
+    )
+
+
 class Cluster(_Strict):
     """One PBS server, and the virtual node that stands for it."""
 
@@ -246,6 +308,11 @@ class Cluster(_Strict):
     )
     keep_directories: Duration = Field(
         600, alias="keepDirectories", description="How long a deleted pod's directory stays on the cluster."
+    )
+
+    numa: Numa = Field(
+        default_factory=lambda: Numa.model_validate({}),
+        description="NUMA: which domains hosts have, and what it costs a job to be spread over several.",
     )
 
     @property

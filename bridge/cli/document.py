@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from bridge.api import names, reasons
-from bridge.api.settings import Settings, parse_bytes, parse_duration
+from bridge.api.settings import Settings, parse_bytes, parse_duration, parse_range
 from bridge.plan.container_fields import CONTAINER
 from bridge.plan.pod_fields import POD
 from bridge.plan.verdicts import Honoured, Ignored, Refused, Verdict
@@ -101,12 +101,16 @@ def _default(field: FieldInfo) -> str:
         return f"`{value >> 20}Mi`"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
+    if _read_by(field, parse_range):
+        return f"`{list(value)}`"
     return f"`{', '.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
 
 
 def _value(field: FieldInfo) -> str:
     if _read_by(field, parse_duration):
         return "duration"
+    if _read_by(field, parse_range):
+        return "number or `[low, high]`"
     return "size" if _read_by(field, parse_bytes) else _kind(field.annotation)
 
 
