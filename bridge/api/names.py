@@ -17,9 +17,19 @@ ACCOUNT = PREFIX + "account"
 PLACE = PREFIX + "place"
 AUTHOR_ANNOTATIONS = (QUEUE, WALLTIME, PROJECT, ACCOUNT, PLACE)
 
+# Labels a pod author may write; the second is that of k8shpc.
+ROUTE = PREFIX + "route"
+TRANSFER = "hpctransfer"
+
+# The scheduling gate that the admission policy adds, and the label of namespaces all of whose pods get it.
+GATE = PREFIX + "routing"
+ROUTING_LABEL = PREFIX + "routing"
+AUTHOR_LABELS = (ROUTE, TRANSFER, ROUTING_LABEL)
+
 # Annotations the bridge writes; display only, never read back as truth.
 JOB_ID = STATUS_PREFIX + "job-id"
 CLUSTER = STATUS_PREFIX + "cluster"
+ROUTED = STATUS_PREFIX + "route"
 
 # Taints and conditions of the virtual nodes.
 CLUSTER_TAINT = PREFIX + "cluster"
@@ -44,6 +54,13 @@ MEANING: dict[str, str] = {
     ACCOUNT: "The accounting string (`qsub -A`), where the settings allow pods to choose.",
     PLACE: "How PBS places the job: `free`, `pack`, `scatter` or `vscatter`, then `:excl`, `:exclhost` or `:shared`, "
     "then `:group=RESOURCE`.",
+    ROUTE: "Where a pod may run: `can` (local cluster or HPC), `must` (HPC only), `never` (local cluster only). In any "
+    "namespace, `can` and `must` have the pod routed; RoutingRules say where to.",
+    TRANSFER: "The label of k8shpc, on pods or on a Job: `can` (goes to HPC if it asks for more than 70 % of the "
+    "biggest local node), `cooperative` (if no local node can take it now), `must` (always).",
+    ROUTING_LABEL: "As label of a namespace, with value `enabled`: all of its pods are routed. As scheduling gate of a "
+    "pod, set by the admission policy or in a template: it is still to be decided where the pod goes.",
+    ROUTED: "Where the pod was sent and why: the choice, the runners-up and each refusal. For display.",
     JOB_ID: "The id of the pod's PBS job. For display: changing it changes nothing.",
     CLUSTER: "The cluster the job is on. For display.",
     CLUSTER_TAINT: "As label of a virtual node: its cluster. As taint `hpc-bridge.io/cluster=NAME:NoSchedule`: only "

@@ -178,7 +178,7 @@ def _shown(value: object) -> str:
 
 def annotation_page() -> str:
     """Annotations, labels and taints."""
-    written = [name for name in names.MEANING if name not in names.AUTHOR_ANNOTATIONS]
+    written = [name for name in names.MEANING if name not in (*names.AUTHOR_ANNOTATIONS, *names.AUTHOR_LABELS)]
     return "\n".join(
         [
             "# Annotations, labels and taints\n",
@@ -187,6 +187,10 @@ def annotation_page() -> str:
             "An annotation under `hpc-bridge.io/` that is not listed, or a value that may not be passed to PBS, fails "
             "the pod with reason `InvalidAnnotation` and says what would be right. Nothing of it reaches a shell.\n",
             _table(("annotation", "meaning"), [(f"`{n}`", names.MEANING[n]) for n in names.AUTHOR_ANNOTATIONS]),
+            "## Labels\n",
+            "Labels decide whether and how a pod is routed. A value that is not listed is ignored, and the pod's Event "
+            "says so.\n",
+            _table(("label", "meaning"), [(f"`{n}`", names.MEANING[n]) for n in names.AUTHOR_LABELS]),
             "## What the bridge writes\n",
             _table(("name", "meaning"), [(f"`{n}`", names.MEANING[n]) for n in written]),
         ]
