@@ -1,16 +1,24 @@
-"""Can this job ever run on this cluster? Asked of the cluster's size and its queues' limits, not of what is free now.
+"""Can this job run on this cluster: ever (`fit`, asked of its size), and now, in this queue (`place`)?
 
 PBS accepts many a job that no host could hold and then lets it wait for ever; the bridge says so instead, with numbers.
-Hosts that are down count: they may come back. A job over a limit of its queue PBS refuses itself, with its own text.
+Hosts that are down count for ever, not for now. `place` judges as the scheduler would if no other job waited: what
+other jobs' waiting means is for the estimate of the wait. A reservation that has not begun, and limits of groups and
+projects, are not visible in a census.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bridge.api.settings import NumaHosts
+from bridge.plan import chunks
+from bridge.plan.hosts import hosts, judge
+from bridge.plan.limits import over
+from bridge.plan.placement import NumaWish, Placement
+from bridge.plan.survey import Survey
 from pbs_adapter.models import Census, JobOptions
-from pbs_adapter.remote.parse import Queue, Vnode, group_by_host
+from pbs_adapter.remote.parse import Queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +44,62 @@ class Fit:
 
 def fit(options: JobOptions, census: Census) -> Fit:
     """Compare the job's one chunk with hosts, and its totals with the queue's and the server's `resources_max`."""
-    queues = _queues(options.queue or census.server.default_queue, census)
-    over_server = list(_over(_asked(options), census.server.resources_max, "the server allows"))
-    over_queues = [list(_over(_asked(options), q.resources_max, f"queue {q.name} allows")) for q in queues]
-    over = over_server + (min(over_queues, key=len) if over_queues and all(over_queues) else [])
+    asked = chunks.amounts(options, {}) | {"walltime": options.walltime}
+    queues = _execution_queues(options.queue or census.server.default_queue, census)
+    over_server = list(over(asked, census.server.resources_max, "the server allows"))
+    over_queues = [list(over(asked, q.resources_max, f"queue {q.name} allows")) for q in queues]
+    refused = over_server + (min(over_queues, key=len) if over_queues and all(over_queues) else [])
     names = {queue.name for queue in queues}
     vnodes = [v for v in census.vnodes if not v.queue or not names or v.queue in names]
-    too_big = _too_big(_asked(options), group_by_host(vnodes)) if vnodes else []
-    return Fit(tuple(over), tuple(too_big))
+    chunk, _ = chunks.known(chunks.chunk(options, options.place or "", {}), vnodes)
+    places = hosts(vnodes, chunk)
+    too_big = () if not vnodes or judge(places, chunk).ever else chunks.short(places, chunk, free=False)
+    return Fit(tuple(refused), too_big)
+
+
+def _execution_queues(name: str, census: Census) -> list[Queue]:
+    """The execution queues that the job may come to: the one named, or where that routes to."""
+    by_name: dict[str, Queue] = {queue.name: queue for queue in census.queues}
+    names = [name]
+    for each in names:  # grows while it is walked
+        queue = by_name.get(each)
+        destinations = queue.route_destinations if queue is not None else ()
+        names += [d.split("@")[0] for d in destinations if d.split("@")[0] not in names]
+    return [by_name[n] for n in names if n in by_name and not by_name[n].route_destinations]
+
+
+def place(
+    options: JobOptions,
+    queue: str | None,
+    census: Census,
+    *,
+    numa: NumaWish = "prefer",
+    domains: Sequence[NumaHosts] = (),
+) -> Placement:
+    """Would the job run in `queue` (None: the job's own, else the server's default), ever and at once?
+
+    numa: with `require` the chunk must lie within one NUMA domain; the other wishes change nothing here.
+    domains: the settings' table of hosts that PBS shows as one vnode each. Ask a `Places` when asking often.
+    """
+    return Survey(census, domains).place(options, queue, numa)
+
+
+class Places:
+    """`place` against the newest census, worked out once for all jobs that ask the same."""
+
+    def __init__(self, domains: Sequence[NumaHosts] = ()) -> None:
+        self._domains = domains
+        self._survey: Survey | None = None
+
+    def survey(self, census: Census) -> Survey:
+        """What answers for this census."""
+        if self._survey is None or self._survey.census is not census:
+            self._survey = Survey(census, self._domains)
+        return self._survey
+
+    def of(self, options: JobOptions, queue: str | None, census: Census, numa: NumaWish = "prefer") -> Placement:
+        """See `place`."""
+        return self.survey(census).place(options, queue, numa)
 
 
 class Fits:
@@ -61,55 +117,3 @@ class Fits:
         if key not in self._known:
             self._known[key] = fit(options, census)
         return self._known[key]
-
-
-def _asked(options: JobOptions) -> dict[str, int]:
-    counted = {name: value for name, value in options.resources.items() if isinstance(value, int)}
-    return {"ncpus": options.ncpus, "mem": options.mem_bytes, **counted, "walltime": options.walltime}
-
-
-def _queues(name: str, census: Census) -> list[Queue]:
-    """The execution queues that the job may come to: the one named, or where that routes to."""
-    by_name: dict[str, Queue] = {queue.name: queue for queue in census.queues}
-    names = [name]
-    for each in names:  # grows while it is walked
-        queue = by_name.get(each)
-        destinations = queue.route_destinations if queue is not None else ()
-        names += [d.split("@")[0] for d in destinations if d.split("@")[0] not in names]
-    return [by_name[n] for n in names if n in by_name and not by_name[n].route_destinations]
-
-
-def _over(asked: Mapping[str, int], most: Mapping[str, object], who: str) -> Iterator[str]:
-    for name, value in asked.items():
-        limit = most.get(name)
-        if isinstance(limit, (int, float)) and value > limit:
-            yield f"asks {name} {_shown(name, value)}, {who} at most {_shown(name, limit)}"
-
-
-def _too_big(asked: Mapping[str, int], hosts: Mapping[str, tuple[Vnode, ...]]) -> list[str]:
-    """Why the chunk fits on no host; empty when it fits on one. Resources that no host reports are left to PBS."""
-    reported = {"ncpus", "mem", *(name for vnodes in hosts.values() for v in vnodes for name in v.available)}
-    wanted = {name: value for name, value in asked.items() if name in reported and name != "walltime"}
-    sizes = [{name: _size(vnodes, name) for name in wanted} for vnodes in hosts.values()]
-    if any(all(wanted[name] <= have for name, have in size.items()) for size in sizes):
-        return []
-    most = {name: max(size[name] for size in sizes) for name in wanted}
-    over = [name for name in wanted if wanted[name] > most[name]]
-    if over:
-        return [f"asks {n} {_shown(n, wanted[n])}, the largest host has {_shown(n, most[n])}" for n in over]
-    together = ", ".join(f"{name} {_shown(name, value)}" for name, value in wanted.items())
-    return [f"asks {together} on one host, and no host has all of it"]
-
-
-def _size(vnodes: Iterable[Vnode], name: str) -> int:
-    total = 0
-    for vnode in vnodes:
-        value = {"ncpus": vnode.ncpus, "mem": vnode.mem}.get(name, vnode.available.get(name, 0))
-        total += int(value) if isinstance(value, (int, float)) else 0
-    return total
-
-
-def _shown(name: str, value: float) -> str:
-    if name == "mem":
-        return f"{value / (1 << 30):.4g}Gi"
-    return f"{value:.0f}s" if name == "walltime" else f"{value:.0f}"

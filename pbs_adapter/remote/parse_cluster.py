@@ -72,7 +72,8 @@ class Vnode(NamedTuple):
     """One vnode. `usable`: exactly "free", would take a job now. `up`: works, though perhaps full or exclusive.
 
     `host` is where it is; a host may have several vnodes (NUMA domains) beside a natural one without CPUs.
-    `mem` in bytes. `jobs` are job ids, each once. `queue` and `partition` restrict who may use it.
+    `mem` in bytes. `jobs` are job ids, each once. `queue` and `partition` restrict who may use it. `reservations` have
+    the vnode or will have it; PBS does not say here when.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Vnode(NamedTuple):
     partition: str
     pcpus: Optional[int]
     comment: str
+    reservations: Tuple[str, ...] = ()
 
 
 class Server(NamedTuple):
@@ -211,6 +213,7 @@ def _vnode(name: str, tree: Dict[str, Any]) -> Vnode:
         partition=_text(tree, "partition"),
         pcpus=_integer(tree, "pcpus"),
         comment=_text(tree, "comment"),
+        reservations=_list(tree, "resv"),
     )
 
 
