@@ -30,12 +30,22 @@ Mode = Literal["can", "must", "never"]
 Objective = Literal["earliestCompletion", "earliestStart", "ordered", "spread"]
 
 _MONTH = 30 * 86400
-_NAME = r"^[a-z0-9A-Z]([-a-z0-9A-Z_./]{0,251}[a-z0-9A-Z])?$"
 _QUEUE = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 _QUANTITY = r"^([0-9]{1,18}(\.[0-9]{1,9})?|\.[0-9]{1,9})([numkMGTPE]|[KMGTPE]i|[eE][0-9]{1,2})?$"
 _QUANTITY_SAYS = 'a quantity of zero or more, at most 1Ei; write for example "4", 500m, 1.5, 8Gi'
 _TIME = "(([0-9]{1,9}[smhd])+|[0-9]{1,9}(:[0-5]?[0-9]){0,2})"
 _TIME_SAYS = "a duration of at most 30 days; write seconds, or for example 90s, 15m, 2h, 1h30m, 01:30:00"
+# The agent's namespace may have another name; condition Accepted then says what the schema cannot know.
+_SYSTEM = "['kube-system', 'hpc-bridge']"
+_SYSTEM_SAYS = "pods of kube-system and of the bridge itself must never wait for the bridge; leave them out"
+_NAMED_LABELS = (
+    "(has(self.namespaceSelector.matchLabels) && self.namespaceSelector.matchLabels.exists(k, "
+    f"k == 'kubernetes.io/metadata.name' && self.namespaceSelector.matchLabels[k] in {_SYSTEM}))"
+)
+_NAMED_EXPRESSIONS = (
+    "(has(self.namespaceSelector.matchExpressions) && self.namespaceSelector.matchExpressions.exists(e, "
+    f"e.key == 'kubernetes.io/metadata.name' && e.operator == 'In' && e.values.exists(v, v in {_SYSTEM})))"
+)
 
 
 def _cel(rule: str, message: str) -> JsonValue:
@@ -88,7 +98,7 @@ Quantity = Annotated[
 Quantities = Annotated[dict[str, Quantity], Field(max_length=16)]
 LabelValue = Annotated[str, Field(max_length=63)]
 LabelName = Annotated[str, Field(min_length=1, max_length=317)]
-Namespace = Annotated[str, Field(pattern=DNS_LABEL)]
+Namespace = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 
 
 class _Strict(BaseModel):
@@ -102,7 +112,7 @@ class Requirement(_Strict):
         json_schema_extra={
             "x-kubernetes-validations": [
                 _cel(
-                    "self.operator in ['In', 'NotIn'] ? size(self.values) > 0 : size(self.values) == 0",
+                    "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
                     "In and NotIn need values, Exists and DoesNotExist take none",
                 )
             ]
@@ -136,7 +146,11 @@ class PodMatch(_Strict):
                     "!(r in self.maxRequests) || quantity(string(self.minRequests[r]))"
                     ".compareTo(quantity(string(self.maxRequests[r]))) <= 0)",
                     "no pod has requests of at least minRequests and at most maxRequests; make minRequests the smaller",
-                )
+                ),
+                _cel(
+                    f"!has(self.namespaceSelector) || !({_NAMED_LABELS} || {_NAMED_EXPRESSIONS})",
+                    _SYSTEM_SAYS,
+                ),
             ]
         }
     )
@@ -149,14 +163,7 @@ class PodMatch(_Strict):
         max_length=64,
         description="Namespaces by name. kube-system and the agent's own are refused: pods there must never wait for "
         "the bridge.",
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                _cel(
-                    "!self.exists(n, n in ['kube-system', 'hpc-bridge'])",
-                    "pods of kube-system and of the bridge itself must never wait for the bridge; leave them out",
-                )
-            ]
-        },
+        json_schema_extra={"x-kubernetes-validations": [_cel(f"!self.exists(n, n in {_SYSTEM})", _SYSTEM_SAYS)]},
     )
     label_selector: Selector | None = Field(None, alias="labelSelector", description="Selects pods by their labels.")
     min_requests: Quantities = Field(
@@ -172,10 +179,11 @@ class PodMatch(_Strict):
 class CandidateSpec(_Strict):
     """A cluster that may take the pod."""
 
-    cluster: str = Field(pattern=DNS_LABEL, description="Name of the cluster in bridge.yaml.")
+    cluster: str = Field(pattern=DNS_LABEL, max_length=63, description="Name of the cluster in bridge.yaml.")
     queue: str | None = Field(
         None,
         pattern=_QUEUE,
+        max_length=64,
         description="PBS queue. Left out: what the pod gets there by itself, which is the queue of its annotation, "
         "else the cluster's `queue`, else PBS's default.",
     )

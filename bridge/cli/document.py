@@ -1,10 +1,11 @@
-"""Writes the reference pages that come from code: `python -m bridge.cli.document [--check] [DIRECTORY]`.
+"""Writes the reference pages and the CRD, which come from code: `python -m bridge.cli.document [--check] [CHECKOUT]`.
 
-With `--check` nothing is written, and the exit status is 1 when a page differs from what the code says.
+With `--check` nothing is written, and the exit status is 1 when a file differs from what the code says.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import types
 import typing
@@ -12,10 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from bridge.api import names, reasons
+from bridge.api.crd import crd
+from bridge.api.routing import GROUP, KIND, VERSION, RoutingRuleSpec, parse_quantity
 from bridge.api.settings import Settings, parse_bytes, parse_duration, parse_range
 from bridge.plan.container_fields import CONTAINER
 from bridge.plan.pod_fields import POD
@@ -23,15 +27,22 @@ from bridge.plan.verdicts import Honoured, Ignored, Refused, Verdict
 from bridge.plan.volume_fields import VOLUME
 
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+_RANGE = "number or `[low, high]`"
+_READERS: tuple[tuple[Callable[[Any], object], str], ...] = (
+    (parse_duration, "duration"),
+    (parse_bytes, "size"),
+    (parse_quantity, "quantity"),
+    (parse_range, _RANGE),
+)
 _MADE = "<!-- Made from the code by `python -m bridge.cli.document`; do not edit. -->\n"
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check all pages; the exit status."""
-    directory = Path(next((a for a in arguments if not a.startswith("-")), "docs/reference"))
+    """Write or check all files; the exit status."""
+    checkout = Path(next((a for a in arguments if not a.startswith("-")), "."))
     differing = []
-    for name, text in pages().items():
-        path = directory / name
+    for name, text in files().items():
+        path = checkout / name
         if "--check" in arguments:
             if not path.is_file() or path.read_text(encoding="utf-8") != text:
                 differing.append(str(path))
@@ -43,10 +54,25 @@ def main(arguments: list[str]) -> int:
     return 1 if differing else 0
 
 
+def files() -> dict[str, str]:
+    """Path in the checkout to content."""
+    return {f"docs/reference/{name}": text for name, text in pages().items()} | {
+        "deploy/base/crd-routingrules.yaml": crd_file()
+    }
+
+
+def crd_file() -> str:
+    """The CustomResourceDefinition of RoutingRule."""
+    head = "# Made from bridge/api/routing.py by `python -m bridge.cli.document`; do not edit.\n"
+    plain = json.loads(json.dumps(crd()))  # nothing in it is the same object twice, for which YAML would write anchors
+    return head + yaml.safe_dump(plain, sort_keys=False, width=120, allow_unicode=True)
+
+
 def pages() -> dict[str, str]:
     """File name to content."""
     return {
         "configuration.md": configuration_page(),
+        "routing-rule.md": routing_rule_page(),
         "pod-fields.md": pod_fields_page(),
         "annotations.md": annotation_page(),
         "reasons.md": reason_page(),
@@ -67,11 +93,29 @@ def configuration_page() -> str:
         "`HH:MM:SS`; sizes are bytes or `512Mi`, `2Gi`. Relative paths are relative to the file. Keys that are not "
         "listed here are mistakes.\n",
     ]
-    for model in _models(Settings):
+    return "\n".join(parts + _tables(Settings))
+
+
+def routing_rule_page() -> str:
+    """RoutingRule, one table a mapping."""
+    parts = [
+        "# RoutingRule\n",
+        _MADE,
+        f"`apiVersion: {GROUP}/{VERSION}`, `kind: {KIND}`, not namespaced. What stands below is its `spec`. Durations "
+        "are seconds or `90s`, `15m`, `2h`, `1h30m`, `HH:MM:SS`; quantities are those of Kubernetes. The API server "
+        "refuses what is wrong in itself; what is not there (a cluster, a queue) is told by condition `Accepted`. "
+        "[Write a rule](../how-to/write-a-rule.md) has examples and says which rule wins.\n",
+    ]
+    return "\n".join(parts + _tables(RoutingRuleSpec))
+
+
+def _tables(root: type[BaseModel]) -> list[str]:
+    parts = []
+    for model in _models(root):
         parts.append(f"## {model.__name__}\n\n{' '.join((model.__doc__ or '').split())}\n")
         rows = [_setting(name, field) for name, field in model.model_fields.items()]
         parts.append(_table(("key", "value", "left out", "meaning"), rows))
-    return "\n".join(parts)
+    return parts
 
 
 def _models(model: type[BaseModel]) -> list[type[BaseModel]]:
@@ -97,25 +141,23 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if value is None or value in ((), {}) or isinstance(value, BaseModel):
         return "–"
-    if _read_by(field, parse_bytes):
+    if _read(field.metadata) == "size":
         return f"`{value >> 20}Mi`"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    if _read_by(field, parse_range):
+    if _read(field.metadata) == _RANGE:
         return f"`{list(value)}`"
     return f"`{', '.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
 
 
 def _value(field: FieldInfo) -> str:
-    if _read_by(field, parse_duration):
-        return "duration"
-    if _read_by(field, parse_range):
-        return "number or `[low, high]`"
-    return "size" if _read_by(field, parse_bytes) else _kind(field.annotation)
+    return _read(field.metadata) or _kind(field.annotation)
 
 
-def _read_by(field: FieldInfo, reader: Callable[[object], object]) -> bool:
-    return any(isinstance(m, BeforeValidator) and m.func is reader for m in field.metadata)
+def _read(metadata: Sequence[object]) -> str:
+    """What a value is called that one of our own readers reads; else empty."""
+    readers = [m.func for m in metadata if isinstance(m, BeforeValidator)]
+    return next((name for reader, name in _READERS if reader in readers), "")
 
 
 def _kind(annotation: Any) -> str:
@@ -127,7 +169,7 @@ def _kind(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_kind(argument) for argument in arguments if argument is not type(None))
     if origin is typing.Annotated:
-        return _kind(arguments[0])
+        return _read(arguments[1:]) or _kind(arguments[0])
     if origin is tuple:
         return f"list of {_kind(arguments[0])}"
     if origin is dict:
