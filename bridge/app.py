@@ -87,7 +87,7 @@ class Agent:
         """Serve until `stop` is set, or a root task fails."""
         endpoint = StatusEndpoint(self._report, lambda: self._connected, self._metrics)
         await endpoint.start(self._settings.agent.status_listen)
-        leading = asyncio.ensure_future(self._leader.run(self._lead))
+        leading = asyncio.ensure_future(self._serve())
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait([leading, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -99,10 +99,16 @@ class Agent:
             await asyncio.gather(leading, stopping, return_exceptions=True)
             await endpoint.aclose()
 
-    async def _lead(self, epoch: int) -> None:
-        instance = await self._instance()
-        client_ca = await self._client_ca()
+    async def _serve(self) -> None:
+        instance, client_ca = await self._instance(), await self._client_ca()
         self._connected = True
+
+        async def lead(epoch: int) -> None:
+            await self._lead(epoch, instance, client_ca)
+
+        await self._leader.run(lead)
+
+    async def _lead(self, epoch: int, instance: str, client_ca: str | None) -> None:
         async with AsyncExitStack() as closing:
             self._nodes = []
             for cluster in self._settings.clusters:

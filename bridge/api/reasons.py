@@ -35,10 +35,7 @@ DISRUPTION_TARGET_REASON = "TerminationByKubelet"
 # Events
 SUBMITTED = "PBSSubmitted"
 WAITING = "PBSWaiting"
-STARTED = "Started"
-BACK_OFF = "BackOff"
 KILLING = "Killing"
-SUBMIT_FAILED = "PBSSubmitFailed"
 
 MEANING: dict[str, str] = {
     PENDING_SUBMIT: "The pod is bound to the virtual node; its job has not been submitted yet.",
@@ -65,8 +62,5 @@ MEANING: dict[str, str] = {
     DEADLINE: "The pod ran longer than its activeDeadlineSeconds.",
     SUBMITTED: "The pod's job was accepted by PBS; the message has its id and queue.",
     WAITING: "PBS's reason why the job waits has changed.",
-    STARTED: "A container started.",
-    BACK_OFF: "A container is about to be restarted after a pause.",
     KILLING: "The pod is being stopped.",
-    SUBMIT_FAILED: "A submission did not succeed and will be tried again.",
 }

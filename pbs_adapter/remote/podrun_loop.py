@@ -87,6 +87,7 @@ class PodRun:
         self._status = status
         self._clock = clock
         self._signals = signals
+        self._host_ip = podrun_setup.host_address()
         self._started_at = time.time()
         self._records = [Record(container, pod) for container in pod.containers]
         self._runs: List[Run] = []
@@ -213,6 +214,7 @@ class PodRun:
             "version": 1,
             "uid": self._pod.uid,
             "host": os.uname()[1],
+            "host_ip": self._host_ip,
             "job_id": os.environ.get("PBS_JOBID", ""),
             "started_at": self._started_at,
             "phase": phase,
