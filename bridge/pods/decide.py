@@ -180,8 +180,8 @@ def _follow(s: Situation) -> Decision:
     if job_id and written != job_id and not s.record.annotated:
         return Decision((Annotate(job_id),))
     actions: list[Action] = []
-    if result.stage in (Stage.QUEUED, Stage.HELD) and s.seen is not None and s.seen.pbs.comment:
-        kind = "Warning" if result.stage is Stage.HELD else "Normal"
+    if s.seen is not None and s.seen.pbs.comment and result.message == s.seen.pbs.comment:
+        kind = "Normal" if result.stage is Stage.QUEUED else "Warning"
         actions.append(Announce(kind, reasons.WAITING, result.message, f"waiting:{result.message}"))
     if result.stage is Stage.ENDED and result.reason:
         actions.append(Announce("Warning", result.reason, result.message, f"ended:{result.reason}"))

@@ -90,6 +90,10 @@ def outcome(observation: Observation | None) -> Outcome:
     status, pbs = observation.status, observation.pbs
     if status is not None and status.get("phase") == "Ended":
         return _ended(status)
+    if observation.job_id is None and not observation.claimed and status is None:
+        # Nothing was submitted (a qsub that was refused leaves the directory), or it was cancelled before that.
+        cancelled = observation.stopping and (not observation.submitting or pbs.seen is Seen.ABSENT)
+        return Outcome(Stage.ENDED if cancelled else Stage.SUBMITTING)
     if pbs.seen is Seen.ABSENT:
         return _gone(observation)
     if status is not None:
@@ -98,10 +102,6 @@ def outcome(observation: Observation | None) -> Outcome:
         if status.get("phase") == "Starting" and not _any_container_started(status):
             return _queued(observation)
         return Outcome(Stage.RUNNING)
-    if observation.job_id is None and not observation.claimed:
-        # stop.json alone: cancelled before anything was submitted
-        cancelled = observation.stopping and not observation.submitting
-        return Outcome(Stage.ENDED if cancelled else Stage.SUBMITTING)
     return _queued(observation)
 
 
@@ -116,6 +116,8 @@ def _queued(observation: Observation) -> Outcome:
     pbs = observation.pbs
     stage = STAGE_OF_STATE.get(pbs.state, Stage.QUEUED)
     job = f"job {observation.job_id}" if observation.job_id else "the job"
+    if pbs.state in ("R", "E"):  # the comment says where it runs; podrun will say that it does
+        return Outcome(stage, reason=reasons.PBS_QUEUED, message=f"{job} is starting")
     text = pbs.comment or f"{job} waits in PBS"
     if stage is Stage.HELD:
         return Outcome(stage, reason=reasons.PBS_HELD, message=pbs.comment or f"{job} is held in PBS")
