@@ -79,6 +79,7 @@ PODRUN_REASONS: dict[str, bool] = {
     reasons.PBS_WALLTIME: False,
     reasons.PBS_DELETED: True,
     reasons.PBS_START_FAILED: False,
+    reasons.SPOOL_FULL: False,
     "Stopped": False,
 }
 

@@ -130,9 +130,7 @@ def test_force_delete_while_the_agent_is_down_kills_the_job_later(bridge: World)
 
 
 def test_a_queued_pod_leaves_pbs(bridge: World) -> None:
-    thing = pod("queued", "true")
-    thing["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "33"}}  # more than the cluster has
-    bridge.apply(thing)
+    bridge.apply(pod("queued", "true", queue="stopped"))
     bridge.wait_reason("queued", "PBSQueued")
     job = bridge.job_of("queued")
     assert job in bridge.jobs()

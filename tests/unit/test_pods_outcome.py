@@ -16,6 +16,9 @@ STAGES: list[tuple[str, Observation | None, Stage]] = [
     ("lock", seen(job_id=None, submitting=True), Stage.SUBMITTING),
     ("cancelled before submission", seen(job_id=None, stopping=True), Stage.ENDED),
     ("cancelled while submitting", seen(job_id=None, stopping=True, submitting=True), Stage.SUBMITTING),
+    ("cancelled while submitting, and PBS has no job", seen(job_id=None, stopping=True, submitting=True, pbs=absent()),
+     Stage.ENDED),
+    ("qsub was refused, to be tried again", seen(job_id=None, pbs=absent()), Stage.SUBMITTING),
     ("id, PBS not asked", seen(), Stage.QUEUED),
     ("queued", seen("Q"), Stage.QUEUED),
     ("waiting", seen("W"), Stage.QUEUED),
@@ -35,7 +38,8 @@ STAGES: list[tuple[str, Observation | None, Stage]] = [
     ("ended and gone", seen(status=ended(), pbs=absent()), Stage.ENDED),
     ("moved away", seen("M"), Stage.UNKNOWN),
     ("gone", seen(pbs=absent()), Stage.ENDED),
-]
+    ("claimed, its id unknown, and gone", seen(job_id=None, claimed=True, pbs=absent()), Stage.ENDED),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("observation", "stage"), [c[1:] for c in STAGES], ids=[c[0] for c in STAGES])
