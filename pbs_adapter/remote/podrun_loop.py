@@ -14,11 +14,11 @@ import time
 import traceback
 from typing import Any, Dict, List, Optional
 
-from . import podrun_bwrap, podrun_process, podrun_setup
+from . import podrun_process, podrun_setup
 from .podrun_decide import Decision, Ending, Seen, Situation, decide, ended_result, exit_status, why_end
 from .podrun_logs import LogPump
 from .podrun_run import Run, runtimes_for, start
-from .podrun_runtime import DirectRuntime, Places, Runtime, StartFailed
+from .podrun_runtime import Places, Runtime, StartFailed
 from .podrun_spec import Pod
 from .podrun_state import Record
 from .podrun_status import StatusFile
@@ -120,9 +120,8 @@ class PodRun:
             self._scratch = tempfile.mkdtemp(prefix="podrun-")  # in TMPDIR, which PBS removes after the job
         except OSError as error:
             raise StartFailed("no temporary folder: %s" % error) from error
-        bubblewrap, why = podrun_bwrap.find()
-        self._runtimes = runtimes_for(self._pod, bubblewrap or DirectRuntime(why))
         self._setup = podrun_setup.run(self._pod.setup, os.environb, self._interrupted)
+        self._runtimes = runtimes_for(self._pod, self._setup)
 
     def _loop(self) -> str:
         while True:
