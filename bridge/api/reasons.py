@@ -29,6 +29,7 @@ PBS_VANISHED = "PBSJobVanished"
 PBS_WALLTIME = "PBSWalltimeExceeded"
 PBS_DELETED = "PBSJobDeleted"
 PBS_START_FAILED = "PBSStartFailed"
+SPOOL_FULL = "SpoolFull"
 DEADLINE = "DeadlineExceeded"
 DISRUPTION_TARGET_REASON = "TerminationByKubelet"
 
@@ -59,6 +60,8 @@ MEANING: dict[str, str] = {
     PBS_WALLTIME: "The job reached its walltime. Ask for more with the annotation hpc-bridge.io/walltime.",
     PBS_DELETED: "The job was deleted in PBS by somebody else (qdel by its user or an operator, preemption).",
     PBS_START_FAILED: "PBS started the job but the pod could not be set up on the compute node.",
+    SPOOL_FULL: "The cluster's file system takes no more of the pod's output: it is full, or the account's quota is "
+    "used up.",
     DEADLINE: "The pod ran longer than its activeDeadlineSeconds.",
     SUBMITTED: "The pod's job was accepted by PBS; the message has its id and queue.",
     WAITING: "PBS's reason why the job waits has changed.",

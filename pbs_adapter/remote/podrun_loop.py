@@ -191,6 +191,7 @@ class PodRun:
             elapsed=time.monotonic() - self._clock.started,
             stop_grace=self._stop_grace,
             signalled=self._signals.terminated,
+            full=self._pump.full or self._status.full,
         )
         self._ending = why_end(self._pod, situation, self._ending)
 
@@ -231,7 +232,7 @@ class PodRun:
         if phase == self._phase and time.monotonic() - self._written < WRITE_EVERY:
             return False
         self._written = time.monotonic()
-        if not self._status.write(dict(document, written_at=time.time())):
+        if not self._status.write(dict(document, written_at=time.time()), last=phase == "Ended"):
             return False
         self._shown, self._phase = shown, phase
         return True
