@@ -10,6 +10,7 @@ from . import helper_host as host
 from .helper_board import Board
 from .helper_dirs import Spool
 from .helper_errors import OpError, field, pod_uid
+from .helper_faults import reach
 from .helper_logs import read_log
 from .helper_pbs import QSUB_TIMEOUT, Budget, Pbs
 from .helper_poll import Deleter, Poller, Watcher
