@@ -6,6 +6,7 @@ decided again after them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from bridge.api import names, reasons
@@ -21,6 +22,7 @@ FORCE_EVERY = 30.0
 RESEND_AFTER = 10.0  # seconds until a status that somebody else changed is sent again
 MESSAGE_EVERY = 300.0  # seconds between status writes that change a message only
 TERMINAL = ("Succeeded", "Failed")
+_JOB_ID = re.compile(r"\d{1,18}\.[A-Za-z0-9_.-]{1,255}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def _too_big(s: Situation, misfit: str) -> Decision:
 
 def _follow(s: Situation) -> Decision:
     result = s.result
-    job_id = s.seen.job_id if s.seen is not None else None
+    job_id = _job_id(s)
     written = s.pod["metadata"].get("annotations", {}).get(names.JOB_ID)
     if job_id and written != job_id and not s.record.annotated:
         return Decision((Annotate(job_id),))
@@ -193,6 +195,14 @@ def _follow(s: Situation) -> Decision:
             actions.append(Refresh())
         wake = min(w for w in (wake, max(s.record.refresh_at, s.now + 1.0)) if w)
     return Decision(tuple(actions), wake)
+
+
+def _job_id(s: Situation) -> str | None:
+    """The job id to display: the helper's, or podrun's word where an interrupted submission never heard of it."""
+    if s.seen is None or s.seen.job_id is not None or s.result.stage is not Stage.ENDED:
+        return None if s.seen is None else s.seen.job_id
+    told = (s.seen.status or {}).get("job_id")
+    return told if isinstance(told, str) and _JOB_ID.fullmatch(told) else None
 
 
 def _show(s: Situation, hold: Waiting | None) -> Decision:
