@@ -137,6 +137,11 @@ async def _kubelet(rows: Rows, kube: KubeClient, node: str, not_running: str) ->
     except Forbidden as error:
         return rows.skipped(name, str(error), "give a kubeconfig that may get nodes/proxy, such as an administrator's")
     except KubeError as error:
+        if error.status == 400 and "address not allowed" in str(error):
+            found = "kubelet.address is a loopback address, to which the API server relays nothing but logs"
+            return rows.skipped(
+                name, found, "fine if the API server runs on this machine: try kubectl logs; else set it"
+            )
         advice = "kubelet.address and kubeletPort must be what the API server can dial; is a firewall between them?"
         return rows.failed(name, str(error), advice)
     if answer.strip() != "ok":

@@ -171,3 +171,8 @@ def _images(seen: Findings) -> Iterator[str]:
     yield "images: # which images run, and how; all others are refused"
     yield "  - image: \"busybox:*\" # the pod's command runs on the compute node's own /usr"
     yield "    runtime: host"
+    if seen.runtimes:
+        yield f"  # {' and '.join(seen.runtimes)} can run an image from a SIF file or directory on the compute nodes:"
+        yield '  # - image: "registry.example.org/app:*"'
+        yield "  #   runtime: apptainer"
+        yield "  #   path: /where/compute/nodes/have/app.sif"

@@ -1,4 +1,4 @@
-"""The bridge.yaml that `init` prints: right for the loader, with reasons, and with nothing that a cluster put into it."""
+"""The bridge.yaml that `init` prints: right for the loader, each choice with its reason, safe against odd answers."""
 
 from __future__ import annotations
 
@@ -63,6 +63,8 @@ def test_a_cluster_as_it_was_recorded(tmp_path: Path) -> None:
     assert "1 host of 64 cores, 256 GiB, in 2 NUMA domains" in text
     assert "queue closed: not usable: takes no jobs" in text
     assert "apptainer (apptainer version 1.3.1)" in text
+    assert "runtime: apptainer" in text
+    assert "runtime: apptainer" not in written(tmp_path, replace(FINDINGS, runtimes={}))[0]
     assert cluster.accounts[0].namespaces == ("default",)
 
 
