@@ -19,9 +19,9 @@ STUBBORN = "trap '' TERM; echo up; while :; do sleep 0.2; done"
 
 
 def alive(bridge: World, uid: str) -> bool:
-    """Does any process of the pod's job run on the cluster?"""
-    found = subprocess.run(["pgrep", "-f", uid], capture_output=True, check=False)
-    return found.returncode == 0
+    """Does any process of the pod's job run? (qsub's background process shows the arguments of its first job.)"""
+    found = subprocess.run(["pgrep", "-a", "-f", uid], capture_output=True, text=True, check=False)
+    return any("/qsub " not in line for line in found.stdout.splitlines())
 
 
 def watch_phases(bridge: World, name: str, seen: list[tuple[str, str]], stop: threading.Event) -> threading.Thread:
