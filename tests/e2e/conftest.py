@@ -16,7 +16,7 @@ from bridge.testbed.pbs_cluster import ALPHA, BETA, PbsTestCluster
 from pbs_adapter.minipbs import Queue
 
 HERE = Path(__file__).parent
-SHORT = {"poll": 3, "lostAfter": 3, "walltimeMargin": 5, "unsatisfiableAfter": 15}
+SHORT = {"poll": 3, "lostAfter": 3, "walltimeMargin": 5, "census": 5}
 # What a pod may meet with: a queue that takes jobs and runs none, one that takes none, ones with limits.
 QUEUES = (
     Queue("workq"),
@@ -28,6 +28,7 @@ QUEUES = (
 NAMED = {
     "queues": [*(queue.name for queue in QUEUES), "nowhere"],
     "projects": {"project-allowed": "physics", "project-refused": "alchemy"},
+    "unsatisfiableAfter": 15,
 }
 
 

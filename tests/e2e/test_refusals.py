@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import yaml
 from world import World, condition, container, pod, until
 
 from bridge.testbed.control_plane import ControlPlane
+from pbs_adapter.minipbs import Config, Host, install
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,33 @@ def test_a_pod_larger_than_any_host_waits_with_both_numbers_and_fails(bridge: Wo
     assert bridge.wait_event("too-large", "PBSUnsatisfiable") == text
     failed = bridge.wait_phase("too-large", "Failed")["status"]
     assert (failed["reason"], failed["message"]) == ("PBSUnsatisfiable", text)
+
+
+@pytest.fixture
+def grown(bridge: World) -> Iterator[Callable[[], None]]:
+    """Gives beta a host of 16 cores, where its only one has 8; at the end that is as it was."""
+    cluster = bridge.clusters["beta"]
+    before = Config.loads((cluster.pbs_exec / "etc/config.json").read_text())
+
+    def become(config: Config) -> None:
+        cluster.server.stop()
+        install(cluster.pbs_exec, config)
+        cluster.server.start()
+
+    yield lambda: become(replace(before, hosts=(*before.hosts, Host("beta-n2", 16))))
+    become(before)
+
+
+def test_a_larger_host_lets_the_pod_go_on(bridge: World, grown: Callable[[], None]) -> None:
+    thing = pod("grows", "true", cluster="beta")
+    thing["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "12"}}
+    bridge.apply(thing)
+    waiting = bridge.wait_reason("grows", "PBSUnsatisfiable")
+    assert container(waiting)["state"]["waiting"]["message"] == "asks ncpus 12, the largest host has 8"
+    bridge.restart_agent()
+    assert bridge.pod("grows")["status"]["phase"] == "Pending"
+    grown()
+    bridge.wait_phase("grows", "Succeeded", timeout=90)
 
 
 @pytest.fixture
