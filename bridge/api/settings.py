@@ -256,6 +256,11 @@ class Cluster(_Strict):
         alias="unsatisfiableAfter",
         description="How long a pod that asks for more than any host has waits for a larger one, before it fails.",
     )
+    held_limit: Duration = Field(
+        86400,
+        alias="heldLimit",
+        description="How long a job may be held in PBS before its pod fails. Counted anew when the agent restarts.",
+    )
     connections_per_minute: int = Field(
         150,
         ge=6,

@@ -181,8 +181,13 @@ def _follow(s: Situation) -> Decision:
     written = s.pod["metadata"].get("annotations", {}).get(names.JOB_ID)
     if job_id and written != job_id and not s.record.annotated:
         return Decision((Annotate(job_id),))
+    if result.stage is Stage.HELD and s.now >= s.held_until:
+        text = f"{result.message}; the settings allow {s.held_limit:.0f} s (heldLimit)"
+        return _fail(s, Failure(reasons.PBS_HELD, text, disruption=True))
     actions: list[Action] = []
-    if s.seen is not None and s.seen.pbs.comment and result.message == s.seen.pbs.comment:
+    if result.stage is Stage.HELD:
+        actions.append(Announce("Warning", reasons.PBS_HELD, result.message, f"held:{result.message}"))
+    elif s.seen is not None and s.seen.pbs.comment and result.message == s.seen.pbs.comment:
         kind = "Normal" if result.stage is Stage.QUEUED else "Warning"
         actions.append(Announce(kind, reasons.WAITING, result.message, f"waiting:{result.message}"))
     if result.stage is Stage.ENDED and result.reason:
@@ -190,6 +195,8 @@ def _follow(s: Situation) -> Decision:
     shown = _show(s, None)
     actions += shown.actions
     wake = shown.wake_at
+    if result.stage is Stage.HELD:
+        wake = min(wake or s.held_until, s.held_until)
     if s.record.refresh_at and result.stage is not Stage.ENDED:
         if s.now >= s.record.refresh_at and s.reachable:
             actions.append(Refresh())

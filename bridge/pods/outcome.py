@@ -51,6 +51,7 @@ STAGE_OF_STATE: dict[str, Stage] = {
     "B": Stage.QUEUED,
 }
 
+SECOND_START = 75  # podrun's exit status when its pod has been run before
 _LOST_WITH_NODE = "the compute node was lost while the job ran (PBS exit status -20)"
 
 # Negative exit statuses of PBS (facts: job.h) → reason, message, disruption.
@@ -146,6 +147,9 @@ def _gone(observation: Observation) -> Outcome:
         return Outcome(Stage.ENDED, reason=reason, message=f"{job}: {message}", disruption=disruption)
     if observation.stopping and not observation.claimed:
         return Outcome(Stage.ENDED, reason="", message="", disruption=False)
+    if pbs.exit_status == SECOND_START and observation.claimed:
+        text = f"PBS queued {job} again after it had run, and started it once more; a pod runs at most once"
+        return Outcome(Stage.ENDED, reason=reasons.PBS_REQUEUED, message=text, disruption=True)
     if pbs.substate == 91 or (pbs.exit_status is not None and pbs.exit_status >= 256):
         return Outcome(Stage.ENDED, reason=reasons.PBS_DELETED, message=_deleted_text(job, pbs), disruption=True)
     return Outcome(

@@ -71,6 +71,7 @@ ENDS: list[tuple[str, Observation, bool, str, bool]] = [
     ("our own cancel of a queued job", seen(pbs=absent(), stopping=True), False, "", False),
     ("walltime by PBS", seen(status=podrun(), pbs=absent(exit_status=-29)), False, "PBSWalltimeExceeded", False),
     ("node lost", seen(status=podrun(), pbs=absent(exit_status=-20)), False, "PBSJobVanished", True),
+    ("requeued", seen(claimed=True, status=podrun(), pbs=absent(exit_status=75)), False, "PBSJobRequeued", True),
     ("memory", seen(status=podrun(), pbs=absent(exit_status=-27)), False, "OOMKilled", False),
     ("a code of the future", seen(status=podrun(), pbs=absent(exit_status=-99)), False, "PBSJobVanished", False),
 ]
