@@ -38,6 +38,7 @@ from bridge.kube.clock import BackOff, SystemClock
 from bridge.kube.errors import KubeError, NotFound
 from bridge.kube.events import Recorder
 from bridge.kube.leader import Leader
+from bridge.kube.leading import LeaderOnly
 from bridge.kubelet.auth import Gate
 from bridge.kubelet.certificate import self_signed, server_context
 from bridge.kubelet.endpoint import StatusEndpoint
@@ -79,7 +80,8 @@ class Agent:
         identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         agent = settings.agent
         self._leader = Leader(kube, agent.namespace, agent.lease, identity, agent.lease_duration, self._clock)
-        self._recorder = Recorder(kube, COMPONENT, socket.gethostname(), metrics=metrics, clock=self._clock)
+        self._writes = LeaderOnly(kube, self._leader.valid)
+        self._recorder = Recorder(self._writes, COMPONENT, socket.gethostname(), metrics=metrics, clock=self._clock)
         self._nodes: list[VirtualNode] = []
         self._connected = False
 
@@ -138,7 +140,7 @@ class Agent:
 
         submitted = self._metrics.submit_seconds.labels(cluster.name)
         scene = Scene(
-            kube=self._kube, link=link, events=self._recorder, inputs=InputSource(self._kube, self._clock),
+            kube=self._writes, link=link, events=self._recorder, inputs=InputSource(self._writes, self._clock),
             clock=self._clock, cluster=cluster, instance=instance, facts=facts, observe_submit=submitted.observe,
         )  # fmt: skip
         pods = PodLoop(scene, link, name, self._leader.valid)
@@ -150,7 +152,7 @@ class Agent:
         port = await server.start(kubelet.bind or kubelet.address, cluster.kubelet_port)
         closing.push_async_callback(server.aclose)
         node = NodeAgent(
-            self._kube, cluster, link, kubelet.address, port, self._clock,
+            self._writes, cluster, link, kubelet.address, port, self._clock,
             recorder=self._recorder, allowed=self._leader.valid,
         )  # fmt: skip
         sweep = Sweeper(
