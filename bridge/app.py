@@ -38,6 +38,7 @@ from bridge.kube.clock import BackOff, SystemClock
 from bridge.kube.errors import KubeError, NotFound
 from bridge.kube.events import Recorder
 from bridge.kube.leader import Leader
+from bridge.kube.leading import LeaderOnly
 from bridge.kubelet.auth import Gate
 from bridge.kubelet.certificate import self_signed, server_context
 from bridge.kubelet.endpoint import StatusEndpoint
@@ -79,7 +80,8 @@ class Agent:
         identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         agent = settings.agent
         self._leader = Leader(kube, agent.namespace, agent.lease, identity, agent.lease_duration, self._clock)
-        self._recorder = Recorder(kube, COMPONENT, socket.gethostname(), metrics=metrics, clock=self._clock)
+        self._writes = LeaderOnly(kube, self._leader.valid)
+        self._recorder = Recorder(self._writes, COMPONENT, socket.gethostname(), metrics=metrics, clock=self._clock)
         self._nodes: list[VirtualNode] = []
         self._connected = False
 
@@ -87,7 +89,7 @@ class Agent:
         """Serve until `stop` is set, or a root task fails."""
         endpoint = StatusEndpoint(self._report, lambda: self._connected, self._metrics)
         await endpoint.start(self._settings.agent.status_listen)
-        leading = asyncio.ensure_future(self._leader.run(self._lead))
+        leading = asyncio.ensure_future(self._serve())
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait([leading, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -99,10 +101,16 @@ class Agent:
             await asyncio.gather(leading, stopping, return_exceptions=True)
             await endpoint.aclose()
 
-    async def _lead(self, epoch: int) -> None:
-        instance = await self._instance()
-        client_ca = await self._client_ca()
+    async def _serve(self) -> None:
+        instance, client_ca = await self._instance(), await self._client_ca()
         self._connected = True
+
+        async def lead(epoch: int) -> None:
+            await self._lead(epoch, instance, client_ca)
+
+        await self._leader.run(lead)
+
+    async def _lead(self, epoch: int, instance: str, client_ca: str | None) -> None:
         async with AsyncExitStack() as closing:
             self._nodes = []
             for cluster in self._settings.clusters:
@@ -132,7 +140,7 @@ class Agent:
 
         submitted = self._metrics.submit_seconds.labels(cluster.name)
         scene = Scene(
-            kube=self._kube, link=link, events=self._recorder, inputs=InputSource(self._kube, self._clock),
+            kube=self._writes, link=link, events=self._recorder, inputs=InputSource(self._writes, self._clock),
             clock=self._clock, cluster=cluster, instance=instance, facts=facts, observe_submit=submitted.observe,
         )  # fmt: skip
         pods = PodLoop(scene, link, name, self._leader.valid)
@@ -144,7 +152,7 @@ class Agent:
         port = await server.start(kubelet.bind or kubelet.address, cluster.kubelet_port)
         closing.push_async_callback(server.aclose)
         node = NodeAgent(
-            self._kube, cluster, link, kubelet.address, port, self._clock,
+            self._writes, cluster, link, kubelet.address, port, self._clock,
             recorder=self._recorder, allowed=self._leader.valid,
         )  # fmt: skip
         sweep = Sweeper(

@@ -28,24 +28,24 @@ PBS_REJECTED = "PBSRejected"
 PBS_VANISHED = "PBSJobVanished"
 PBS_WALLTIME = "PBSWalltimeExceeded"
 PBS_DELETED = "PBSJobDeleted"
+PBS_REQUEUED = "PBSJobRequeued"
 PBS_START_FAILED = "PBSStartFailed"
+SPOOL_FULL = "SpoolFull"
 DEADLINE = "DeadlineExceeded"
 DISRUPTION_TARGET_REASON = "TerminationByKubelet"
 
 # Events
 SUBMITTED = "PBSSubmitted"
 WAITING = "PBSWaiting"
-STARTED = "Started"
-BACK_OFF = "BackOff"
 KILLING = "Killing"
-SUBMIT_FAILED = "PBSSubmitFailed"
 
 MEANING: dict[str, str] = {
     PENDING_SUBMIT: "The pod is bound to the virtual node; its job has not been submitted yet.",
     POD_INITIALIZING: "The job runs; init containers have not finished.",
     PBS_QUEUED: "The job waits in PBS. The message is PBS's own comment.",
     PBS_BACKLOG: "A limit on the number of jobs is reached; the bridge submits when PBS accepts again.",
-    PBS_HELD: "The job is held in PBS; `qrls` (or its holder) lets it go on.",
+    PBS_HELD: "The job is held in PBS; `qrls` (or its holder) lets it go on. The pod fails when it is held for longer "
+    "than the settings allow (`heldLimit`).",
     PBS_SUSPENDED: "PBS suspended the running job; it goes on when PBS resumes it.",
     UNSATISFIABLE: "The pod asks for more than any host has; the message gives both numbers. It is submitted when a "
     "larger host appears, and fails when none does for as long as the settings say (`unsatisfiableAfter`).",
@@ -61,12 +61,12 @@ MEANING: dict[str, str] = {
     PBS_VANISHED: "PBS no longer knows the job and it left no final status: killed with its node, or purged.",
     PBS_WALLTIME: "The job reached its walltime. Ask for more with the annotation hpc-bridge.io/walltime.",
     PBS_DELETED: "The job was deleted in PBS by somebody else (qdel by its user or an operator, preemption).",
+    PBS_REQUEUED: "PBS queued the job again after it had run. A pod never runs twice, so it ended.",
     PBS_START_FAILED: "PBS started the job but the pod could not be set up on the compute node.",
+    SPOOL_FULL: "The cluster's file system takes no more of the pod's output: it is full, or the account's quota is "
+    "used up.",
     DEADLINE: "The pod ran longer than its activeDeadlineSeconds.",
     SUBMITTED: "The pod's job was accepted by PBS; the message has its id and queue.",
     WAITING: "PBS's reason why the job waits has changed.",
-    STARTED: "A container started.",
-    BACK_OFF: "A container is about to be restarted after a pause.",
     KILLING: "The pod is being stopped.",
-    SUBMIT_FAILED: "A submission did not succeed and will be tried again.",
 }

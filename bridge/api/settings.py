@@ -130,10 +130,24 @@ class ImageRule(_Strict):
     """Maps images to a runtime."""
 
     image: str = Field(description="Image reference as written in pods; shell patterns allowed (`busybox:*`).")
-    runtime: Literal["host"] = Field(
+    runtime: Literal["host", "apptainer"] = Field(
         "host",
-        description="`host`: the container runs on the compute node's own /usr, in a root of its own (bubblewrap).",
+        description="`host`: the container runs on the compute node's own /usr, in a root of its own (bubblewrap). "
+        "`apptainer`: it runs from the SIF file or image directory at `path`, by apptainer or singularity.",
     )
+    path: str | None = Field(
+        None,
+        pattern=ABSOLUTE,
+        description="SIF file or image directory on the compute nodes; needed by, and only for, runtime `apptainer`.",
+    )
+
+    @model_validator(mode="after")
+    def _placed(self) -> ImageRule:
+        if self.runtime == "apptainer" and self.path is None:
+            raise ValueError("path: is missing; give the SIF file or image directory (images are not pulled yet)")
+        if self.runtime == "host" and self.path is not None:
+            raise ValueError("path: is only for runtime: apptainer; the runtime host has no image")
+        return self
 
 
 class HostPath(_Strict):
@@ -274,6 +288,12 @@ class Cluster(_Strict):
     images: tuple[ImageRule, ...] = Field(
         (), description="Which images run, and how. An image that no rule matches is refused."
     )
+    image_paths: tuple[Annotated[str, Field(pattern=ABSOLUTE)], ...] = Field(
+        (),
+        alias="imagePaths",
+        description="Directories whose SIF files and image directories pods may name by path as their image "
+        "(`image: /apps/images/x.sif`); they run with the runtime `apptainer`. Rules in `images` come first.",
+    )
     host_paths: tuple[HostPath, ...] = Field(
         (), alias="hostPaths", description="Directories that pods may mount with hostPath."
     )
@@ -297,6 +317,11 @@ class Cluster(_Strict):
         600,
         alias="unsatisfiableAfter",
         description="How long a pod that asks for more than any host has waits for a larger one, before it fails.",
+    )
+    held_limit: Duration = Field(
+        86400,
+        alias="heldLimit",
+        description="How long a job may be held in PBS before its pod fails. Counted anew when the agent restarts.",
     )
     connections_per_minute: int = Field(
         150,

@@ -164,9 +164,12 @@ class ClusterLink:
             if not books.cursor and self._metrics is not None:
                 spent = self._clock.monotonic() - asked_at
                 self._metrics.poll_seconds.labels(self.settings.name, "jobs").observe(spent)
+            sure = self.complete(account)
             changed = books.apply(report, asked_at, self._clock.monotonic())
             self._judge()
             self._tell(changed)
+            if self.complete(account) and not sure:
+                self._tell_health()  # pods of which nothing is seen waited for that, and no report will name them
 
     async def _watch_health(self) -> None:
         """A channel may go down and say why between two polls."""
@@ -198,8 +201,7 @@ class ClusterLink:
                 spent = self._clock.monotonic() - asked_at
                 self._metrics.poll_seconds.labels(self.settings.name, "census").observe(spent)
             self.census = census
-            for listener in self.on_health:
-                listener()
+            self._tell_health()
             await wait(self._clock, self._census_due, self.settings.census)
 
     def _judge(self) -> None:
@@ -219,8 +221,11 @@ class ClusterLink:
             )
             if self._health.reachable and not old.reachable:
                 self._census_due.set()
-            for listener in self.on_health:
-                listener()
+            self._tell_health()
+
+    def _tell_health(self) -> None:
+        for listener in self.on_health:
+            listener()
 
     def _tell(self, changed: set[str]) -> None:
         if changed:

@@ -66,6 +66,11 @@ class KubeClient:
         """See `Kubernetes.get`."""
         return await self._read(path, {}, REQUEST_TIMEOUT)
 
+    async def text(self, path: str) -> str:
+        """The body of a GET that is no JSON: a kubelet's /healthz through the API server."""
+        async with self._request("GET", path, timeout=REQUEST_TIMEOUT) as response:
+            return (await response.read()).decode("utf-8", "replace")
+
     async def list(
         self, path: str, *, field_selector: str | None = None, label_selector: str | None = None
     ) -> tuple[Items, str]:

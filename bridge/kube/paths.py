@@ -85,6 +85,16 @@ def subject_access_reviews() -> str:
     return "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
+def self_subject_access_reviews() -> str:
+    """Where SelfSubjectAccessReviews are created."""
+    return "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+def node_proxy(name: str, path: str) -> str:
+    """What a node's kubelet answers at `path`, asked through the API server."""
+    return f"/api/v1/nodes/{name}/proxy/{path}"
+
+
 def resource(path: str) -> str:
     """The resource and subresource that a path names.
 

@@ -59,7 +59,7 @@ def _run() -> dict[str, Verdict]:
         "workingDir": Honoured(_RUN + "working_directory", str),
         "terminationMessagePath": Honoured(_RUN + "termination_message", str),
         "terminationMessagePolicy": Honoured(_RUN + "termination_message", str),
-        "imagePullPolicy": Ignored("The runtime `host` pulls no image; the admin maps images to it."),
+        "imagePullPolicy": Ignored("No image is pulled: the admin maps images to files or to the host's programs."),
         "lifecycle": Refused(
             "hooks and stop signals do not run yet; do the work in the command, and trap SIGTERM",
             tried={"preStop": {"exec": {"command": ["true"]}}},

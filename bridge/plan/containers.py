@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from bridge.api.settings import Cluster
@@ -13,9 +16,48 @@ from bridge.plan.values import Value, Vault, expand, plain
 from bridge.plan.volumes import mount, safe_path
 
 
-def runtime(image: str, cluster: Cluster) -> str | None:
-    """The runtime that the first matching rule gives an image; None when no rule matches."""
-    return next((rule.runtime for rule in cluster.images if fnmatchcase(image, rule.image)), None)
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """How an image is run: podrun's runtime, and for `apptainer` the SIF file or directory on the compute nodes."""
+
+    name: str
+    path: str | None = None
+
+    @property
+    def image_id(self) -> str:
+        """What the container's status shows as imageID."""
+        return self.path or self.name
+
+
+def runtime(image: str, cluster: Cluster) -> Runtime | None:
+    """The first matching rule's; for a path below one of `imagePaths`, the file there; None when nothing allows it."""
+    for rule in cluster.images:
+        if fnmatchcase(image, rule.image):
+            return Runtime(rule.runtime, rule.path)
+    allowed = any(image.startswith(folder.rstrip("/") + "/") for folder in cluster.image_paths)
+    if allowed and posixpath.normpath(image) == image and "\0" not in image:
+        return Runtime("apptainer", image)
+    return None
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_FIXED = ("UID", "EUID", "GID", "APPTAINER_NAME", "APPTAINER_CONTAINER", "APPTAINER_INSTANCE")
+
+
+def variable_problem(name: str, how: Runtime | None) -> str | None:
+    """Why a variable of this name cannot be given to the container; None: it can."""
+    if "=" in name or "\0" in name:
+        return "a variable's name cannot hold = or NUL"
+    if how is not None and how.name == "apptainer" and (not _VARIABLE.fullmatch(name) or name in _FIXED):
+        return f"apptainer cannot set a variable {name[:80]!r}: letters, digits and _ only, none of {', '.join(_FIXED)}"
+    return None
+
+
+def gpus(container: Json) -> str:
+    """Whose GPUs the container asks for: nvidia, amd, or nothing."""
+    declared = container.get("resources") or {}
+    asked = [name for side in ("limits", "requests") for name, value in (declared.get(side) or {}).items() if value]
+    return next((maker for maker in ("nvidia", "amd") for name in asked if name.startswith(f"{maker}.com/")), "")
 
 
 class Freezer:
@@ -34,16 +76,26 @@ class Freezer:
 
     def _one(self, container: Json, kind: str) -> Json:
         env = variables(self._pod, container, self._plan, self._sources, self._node)
-        argv = [expand(plain(word), env)[0] for word in [*container["command"], *(container.get("args") or [])]]
+        how = runtime(container["image"], self._cluster)
+        if how is None:
+            raise MissingInput(f"image {container['image'][:200]} of container {container['name']} is mapped no more")
+        for name in env:
+            if problem := variable_problem(name, how):
+                raise MissingInput(f"container {container['name']}: {problem}")
+        words = [*(container.get("command") or []), *(container.get("args") or [])]
+        argv = [expand(plain(word), env)[0] for word in words]
         if any(b"\0" in word.data for word in argv):
             raise MissingInput(f"an argument of container {container['name']} has a NUL byte")
         shown = {"HOSTNAME": plain(hostname(self._pod))} | env
         return {
             "name": container["name"],
             "kind": kind,
-            "runtime": runtime(container["image"], self._cluster),
+            "runtime": how.name,
             "image": container["image"],
-            "image_id": "host",
+            "image_id": how.image_id,
+            "image_path": how.path,
+            "image_command": not container.get("command"),
+            "gpus": gpus(container),
             "argv": [self.vault.put(word) for word in argv],
             "env": [[name, self.vault.put(value)] for name, value in shown.items()],
             "cwd": container.get("workingDir") or None,

@@ -12,7 +12,7 @@ from typing import Any
 from bridge.api import reasons
 from bridge.api.settings import Cluster
 from bridge.plan import downward, fields, resources, sources, volumes
-from bridge.plan.containers import runtime
+from bridge.plan.containers import Runtime, runtime, variable_problem
 from bridge.plan.environment import named
 from bridge.plan.model import Json, Plan, Refusal
 from pbs_adapter.models import JobOptions
@@ -87,23 +87,27 @@ def _containers(pod: Json, cluster: Cluster) -> Iterator[Refusal]:
     for key in ("initContainers", "containers"):
         for index, container in enumerate(resources.containers(pod, key)):
             path = f"spec.{key}[{index}]"
-            if runtime(container["image"], cluster) is None:
-                text = (
-                    f"no rule of cluster {cluster.name} maps image {container['image'][:200]}; ask its admin to add one"
-                )
-                yield Refusal(f"{path}.image", text, reasons.IMAGE_NOT_MAPPED)
-            if not container.get("command"):
+            how = runtime(container["image"], cluster)
+            if how is None:
+                yield Refusal(f"{path}.image", _unmapped(container["image"], cluster), reasons.IMAGE_NOT_MAPPED)
+            if not container.get("command") and (how is None or how.name == "host"):
                 yield Refusal(f"{path}.command", _HOST_COMMAND)
-            yield from _variables(pod, container, path)
+            yield from _variables(pod, container, path, how)
             yield from _mounts(container, mountable, path)
 
 
-def _variables(pod: Json, container: Json, path: str) -> Iterator[Refusal]:
+def _unmapped(image: str, cluster: Cluster) -> str:
+    text = (
+        f"no rule of cluster {cluster.name} maps image {image[:200]}, and images are not pulled from registries yet; "
+    )
+    allowed = f", or name a SIF file or image directory below {' or '.join(cluster.image_paths)}"
+    return text + "ask its admin to map it to a file" + (allowed if cluster.image_paths else "")
+
+
+def _variables(pod: Json, container: Json, path: str, how: Runtime | None) -> Iterator[Refusal]:
     for index, variable in enumerate(container.get("env") or []):
         origin = variable.get("valueFrom") or {}
-        problem = _own_problem(pod, origin, container, env=True)
-        if "=" in variable["name"] or "\0" in variable["name"]:
-            problem = "a variable's name cannot hold = or NUL"
+        problem = variable_problem(variable["name"], how) or _own_problem(pod, origin, container, env=True)
         if problem:
             yield Refusal(f"{path}.env[{index}]", problem)
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import structlog
 
+from bridge import faultpoints
 from bridge.api import names, reasons
 from bridge.api.settings import Cluster as ClusterSettings
 from bridge.kube import Kubernetes, paths
@@ -89,6 +90,8 @@ async def act(scene: Scene, action: d.Action, pod: Json, plan: Plan, ref: JobRef
 async def _write_status(scene: Scene, action: d.WriteStatus, pod: Json, record: Record) -> Json:
     meta = pod["metadata"]
     body = {"metadata": {"uid": meta["uid"]}, "status": action.fields}
+    if action.fields.get("phase") in d.TERMINAL:
+        await faultpoints.reach("status.terminal", meta["uid"])
     changed = await scene.kube.patch(paths.pod_status(meta["namespace"], meta["name"]), body)
     record.wrote, record.wrote_at = action.fields, scene.clock.time()
     if action.message_only:
@@ -134,7 +137,9 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
             pod, plan, inputs, node=scene.facts(), instance=scene.instance, cluster=scene.cluster, account=ref.account
         )
         started = scene.clock.monotonic()
+        await faultpoints.reach("submit.before", ref.uid)
         job_id = await scene.link.submit(request)
+        await faultpoints.reach("submit.answered", ref.uid)
     except MissingInput as missing:
         _hold(scene, pod, record, Waiting(reasons.CONFIG_ERROR, str(missing)), CONFIG_RETRY)
         return
@@ -174,6 +179,9 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
 def _hold(scene: Scene, pod: Json, record: Record, waiting: Waiting, pause: float) -> None:
     record.hold = waiting
     record.retry_at = scene.clock.time() + pause
+    log.info(
+        "pod.submit_later", pod_uid=pod["metadata"]["uid"], reason=waiting.reason, text=waiting.message, pause=pause
+    )
     key = f"hold:{waiting.reason}:{waiting.message}"
     if key not in record.announced:
         record.announced.add(key)
@@ -209,6 +217,7 @@ def _digest(volumes: tuple[VolumeFiles, ...]) -> str:
 
 async def cancel(scene: Scene, ref: JobRef, record: Record, *, grace: int, force: bool) -> None:
     """Ask the cluster to stop the job; a fault is tried again by the next decision."""
+    await faultpoints.reach("cancel.before", ref.uid)
     try:
         await scene.link.cancel(ref, grace, force=force)
     except Fenced:
@@ -224,6 +233,7 @@ async def cancel(scene: Scene, ref: JobRef, record: Record, *, grace: int, force
 
 async def _delete(scene: Scene, pod: Json) -> None:
     meta = pod["metadata"]
+    await faultpoints.reach("delete.before", meta["uid"])
     try:
         await scene.kube.delete(paths.pod(meta["namespace"], meta["name"]), uid=meta["uid"], grace=0)
     except (NotFound, Conflict):

@@ -6,6 +6,7 @@ decided again after them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from bridge.api import names, reasons
@@ -21,6 +22,7 @@ FORCE_EVERY = 30.0
 RESEND_AFTER = 10.0  # seconds until a status that somebody else changed is sent again
 MESSAGE_EVERY = 300.0  # seconds between status writes that change a message only
 TERMINAL = ("Succeeded", "Failed")
+_JOB_ID = re.compile(r"\d{1,18}\.[A-Za-z0-9_.-]{1,255}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,24 +177,39 @@ def _too_big(s: Situation, misfit: str) -> Decision:
 
 def _follow(s: Situation) -> Decision:
     result = s.result
-    job_id = s.seen.job_id if s.seen is not None else None
+    job_id = _job_id(s)
     written = s.pod["metadata"].get("annotations", {}).get(names.JOB_ID)
     if job_id and written != job_id and not s.record.annotated:
         return Decision((Annotate(job_id),))
+    if result.stage is Stage.HELD and s.now >= s.held_until:
+        text = f"{result.message}; the settings allow {s.held_limit:.0f} s (heldLimit)"
+        return _fail(s, Failure(reasons.PBS_HELD, text, disruption=True))
     actions: list[Action] = []
-    if result.stage in (Stage.QUEUED, Stage.HELD) and s.seen is not None and s.seen.pbs.comment:
-        kind = "Warning" if result.stage is Stage.HELD else "Normal"
+    if result.stage is Stage.HELD:
+        actions.append(Announce("Warning", reasons.PBS_HELD, result.message, f"held:{result.message}"))
+    elif s.seen is not None and s.seen.pbs.comment and result.message == s.seen.pbs.comment:
+        kind = "Normal" if result.stage is Stage.QUEUED else "Warning"
         actions.append(Announce(kind, reasons.WAITING, result.message, f"waiting:{result.message}"))
     if result.stage is Stage.ENDED and result.reason:
         actions.append(Announce("Warning", result.reason, result.message, f"ended:{result.reason}"))
     shown = _show(s, None)
     actions += shown.actions
     wake = shown.wake_at
+    if result.stage is Stage.HELD:
+        wake = min(wake or s.held_until, s.held_until)
     if s.record.refresh_at and result.stage is not Stage.ENDED:
         if s.now >= s.record.refresh_at and s.reachable:
             actions.append(Refresh())
         wake = min(w for w in (wake, max(s.record.refresh_at, s.now + 1.0)) if w)
     return Decision(tuple(actions), wake)
+
+
+def _job_id(s: Situation) -> str | None:
+    """The job id to display: the helper's, or podrun's word where an interrupted submission never heard of it."""
+    if s.seen is None or s.seen.job_id is not None or s.result.stage is not Stage.ENDED:
+        return None if s.seen is None else s.seen.job_id
+    told = (s.seen.status or {}).get("job_id")
+    return told if isinstance(told, str) and _JOB_ID.fullmatch(told) else None
 
 
 def _show(s: Situation, hold: Waiting | None) -> Decision:

@@ -217,6 +217,8 @@ class PodLoop:
 
     def _situation(self, pod: Json, plan: Plan, record: Record, ref: JobRef) -> Situation:
         trouble = self._link.trouble(ref.account) if ref.account else ""
+        held = outcome(self._link.seen(ref.uid)).stage is Stage.HELD
+        record.held_since = (record.held_since or self._scene.clock.time()) if held else 0.0
         return Situation(
             pod=pod,
             record=record,
@@ -228,6 +230,7 @@ class PodLoop:
             now=self._scene.clock.time(),
             misfit=self._misfit(pod, plan, record),
             patience=self._scene.cluster.unsatisfiable_after,
+            held_limit=self._scene.cluster.held_limit,
         )
 
     async def _perform(self, decision: Decision, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:

@@ -51,6 +51,7 @@ STAGE_OF_STATE: dict[str, Stage] = {
     "B": Stage.QUEUED,
 }
 
+SECOND_START = 75  # podrun's exit status when its pod has been run before
 _LOST_WITH_NODE = "the compute node was lost while the job ran (PBS exit status -20)"
 
 # Negative exit statuses of PBS (facts: job.h) → reason, message, disruption.
@@ -79,6 +80,7 @@ PODRUN_REASONS: dict[str, bool] = {
     reasons.PBS_WALLTIME: False,
     reasons.PBS_DELETED: True,
     reasons.PBS_START_FAILED: False,
+    reasons.SPOOL_FULL: False,
     "Stopped": False,
 }
 
@@ -90,6 +92,10 @@ def outcome(observation: Observation | None) -> Outcome:
     status, pbs = observation.status, observation.pbs
     if status is not None and status.get("phase") == "Ended":
         return _ended(status)
+    if observation.job_id is None and not observation.claimed and status is None:
+        # Nothing was submitted (a qsub that was refused leaves the directory), or it was cancelled before that.
+        cancelled = observation.stopping and (not observation.submitting or pbs.seen is Seen.ABSENT)
+        return Outcome(Stage.ENDED if cancelled else Stage.SUBMITTING)
     if pbs.seen is Seen.ABSENT:
         return _gone(observation)
     if status is not None:
@@ -98,10 +104,6 @@ def outcome(observation: Observation | None) -> Outcome:
         if status.get("phase") == "Starting" and not _any_container_started(status):
             return _queued(observation)
         return Outcome(Stage.RUNNING)
-    if observation.job_id is None and not observation.claimed:
-        # stop.json alone: cancelled before anything was submitted
-        cancelled = observation.stopping and not observation.submitting
-        return Outcome(Stage.ENDED if cancelled else Stage.SUBMITTING)
     return _queued(observation)
 
 
@@ -116,6 +118,8 @@ def _queued(observation: Observation) -> Outcome:
     pbs = observation.pbs
     stage = STAGE_OF_STATE.get(pbs.state, Stage.QUEUED)
     job = f"job {observation.job_id}" if observation.job_id else "the job"
+    if pbs.state in ("R", "E"):  # the comment says where it runs; podrun will say that it does
+        return Outcome(stage, reason=reasons.PBS_QUEUED, message=f"{job} is starting")
     text = pbs.comment or f"{job} waits in PBS"
     if stage is Stage.HELD:
         return Outcome(stage, reason=reasons.PBS_HELD, message=pbs.comment or f"{job} is held in PBS")
@@ -143,6 +147,9 @@ def _gone(observation: Observation) -> Outcome:
         return Outcome(Stage.ENDED, reason=reason, message=f"{job}: {message}", disruption=disruption)
     if observation.stopping and not observation.claimed:
         return Outcome(Stage.ENDED, reason="", message="", disruption=False)
+    if pbs.exit_status == SECOND_START and observation.claimed:
+        text = f"PBS queued {job} again after it had run, and started it once more; a pod runs at most once"
+        return Outcome(Stage.ENDED, reason=reasons.PBS_REQUEUED, message=text, disruption=True)
     if pbs.substate == 91 or (pbs.exit_status is not None and pbs.exit_status >= 256):
         return Outcome(Stage.ENDED, reason=reasons.PBS_DELETED, message=_deleted_text(job, pbs), disruption=True)
     return Outcome(

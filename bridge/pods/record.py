@@ -34,6 +34,7 @@ class Record:
     retry_at: float = 0.0  # no submit before
     attempts: int = 0
     misfit_since: float = 0.0  # no host is large enough since then; 0: one is
+    held_since: float = 0.0  # the job is held in PBS since then; 0: it is not
     over: str = ""  # limits of queue and server that the job is over, with numbers, which PBS's own text lacks
     annotated: bool = False
     cancel_grace: int | None = None  # the shortest grace asked so far
@@ -53,7 +54,7 @@ class Situation:
     sure: the pod directories and PBS have been read completely, so a missing observation means that nothing is there.
     reachable: the account's channel works; `trouble` says why not.
     misfit: what the pod asks and the most that any host has, where that is less; None: the cluster's size is not known
-    yet. patience: seconds that such a pod waits for a larger host.
+    yet. patience: seconds that such a pod waits for a larger host. held_limit: seconds that its job may be held in PBS.
     """
 
     pod: Json
@@ -66,11 +67,17 @@ class Situation:
     now: float
     misfit: str | None = ""
     patience: float = 600.0
+    held_limit: float = 86400.0
 
     @cached_property
     def result(self) -> Outcome:
         """What the observation means."""
         return outcome(self.seen)
+
+    @property
+    def held_until(self) -> float:
+        """When a job that is held has been for too long."""
+        return (self.record.held_since or self.now) + self.held_limit
 
     @property
     def phase(self) -> str:

@@ -45,7 +45,10 @@ def apply_manifests(control_plane: ControlPlane) -> None:
 
 
 class Agent:
-    """The agent as a process. `changes` overrides keys of clusters' entries by name, and `agent` those of the agent."""
+    """The agent as a process.
+
+    `changes` overrides keys of clusters' entries by name, and `agent` those of the agent; `environment` adds to ours.
+    """
 
     def __init__(
         self,
@@ -55,10 +58,12 @@ class Agent:
         *,
         agent: Mapping[str, Any] | None = None,
         changes: Mapping[str, Mapping[str, Any]] | None = None,
+        environment: Mapping[str, str] | None = None,
         progress: Progress = quiet,
     ) -> None:
         self._control_plane = control_plane
         self._progress = progress
+        self._environment = os.environ | dict(environment or {})
         self.workdir = workdir
         self.log = workdir / "agent.log"
         self.config = workdir / "bridge.yaml"
@@ -88,7 +93,7 @@ class Agent:
     def start(self) -> Process:
         """Start it (again); return at once."""
         argv = [sys.executable, "-m", "bridge.cli", "run", "-c", str(self.config), "--kubeconfig", str(self.kubeconfig)]
-        self.process = Process("agent", argv, log=self.log, grace=15.0)
+        self.process = Process("agent", argv, log=self.log, env=self._environment, grace=15.0)
         return self.process
 
     def wait_ready(self, timeout: float = 60.0) -> None:

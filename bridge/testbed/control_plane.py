@@ -113,7 +113,7 @@ class ControlPlane:
         self._backend.restart_apiserver()
         self.wait_ready()
 
-    def wait_ready(self, timeout: float = 90.0) -> None:
+    def wait_ready(self, timeout: float = 180.0) -> None:
         """Wait until the API server is ready and the default ServiceAccount exists."""
         deadline = time.monotonic() + timeout
         reported = time.monotonic()

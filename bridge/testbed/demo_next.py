@@ -33,7 +33,7 @@ then try
   kubectl describe node pbs-alpha
   kubectl delete job hello; kubectl apply -f {example}
   kubectl get pods -w
-  kubectl describe pod -l app=hello
+  kubectl describe pod -l app=hello --show-events
   kubectl wait --for=condition=complete job/hello
   kubectl logs -f job/hello
   hpc-bridge status --agent 127.0.0.1:{agent.status_port}

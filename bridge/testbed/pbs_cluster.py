@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -40,8 +41,18 @@ class PbsTestCluster:
     with its faults. account: the user whose jobs run.
     """
 
-    def __init__(self, config: Config, *, workdir: Path | None = None, progress: Progress = quiet) -> None:
-        """workdir: an existing folder that other users may enter; a temporary one, removed at the end, if None."""
+    def __init__(
+        self,
+        config: Config,
+        *,
+        workdir: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        progress: Progress = quiet,
+    ) -> None:
+        """workdir: an existing folder that other users may enter; a temporary one, removed at the end, if None.
+
+        environment: what sessions on the login node have in theirs.
+        """
         self.name = config.server
         self._own = workdir is None
         self.workdir = workdir or Path(tempfile.mkdtemp(prefix=f"hpc-bridge-{self.name}-"))
@@ -51,6 +62,7 @@ class PbsTestCluster:
         self.server = Server(self.pbs_exec)
         self.sshd: sshd.Sshd | None = None
         self._config = replace(config, python=_system_python(), users=(*config.users, OTHER))
+        self._environment = environment
         self._progress = progress
         self._accounts: list[Account] = []
 
@@ -74,7 +86,7 @@ class PbsTestCluster:
             if with_sshd:
                 folder = self.workdir / "sshd"
                 folder.mkdir(mode=0o700)
-                self.sshd = sshd.Sshd(self.account, folder)
+                self.sshd = sshd.Sshd(self.account, folder, self._environment)
         except BaseException:
             self.stop()
             raise

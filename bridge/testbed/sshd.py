@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -39,13 +40,14 @@ class Sshd:
     home: the account's home directory.
     """
 
-    def __init__(self, account: Account, workdir: Path) -> None:
-        """workdir: an existing folder for keys, configuration and log; only ours to read."""
+    def __init__(self, account: Account, workdir: Path, environment: Mapping[str, str] | None = None) -> None:
+        """workdir: an existing folder for keys, configuration and log; only ours to read. environment: of sessions."""
         self.host, self.user, self.home = HOST, account.name, account.home
         (self.port,) = free_ports(1)
         self.key_file = workdir / "client_key"
         self.known_hosts = workdir / "known_hosts"
         self._workdir = workdir
+        self._environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"} | dict(environment or {})
         self._config = workdir / "sshd_config"
         self._write_keys(account)
         self._config.write_text(self._configuration(account))
@@ -84,7 +86,7 @@ PermitUserEnvironment no
 AllowTcpForwarding no
 X11Forwarding no
 PrintMotd no
-SetEnv PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8
+SetEnv {" ".join(f"{name}={value}" for name, value in self._environment.items())}
 Subsystem sftp internal-sftp
 """
 

@@ -24,6 +24,7 @@ FIRST_USAGE = 1.5
 
 USAGE_INTERVAL = 10.0
 LINGER = 0.1
+LAST_REAPING = 2.0
 WALLTIME_EXCEEDED = -29
 NODE_LOST = -20
 
@@ -78,6 +79,7 @@ class MomServer:
         wake_in, wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        processes.adopt_orphans()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         self.selector.register(listener, selectors.EVENT_READ, "listener")
@@ -95,6 +97,7 @@ class MomServer:
             self._fire()
             self._flush()
         os.unlink(path)
+        processes.reap_all(LAST_REAPING)
 
     def _done(self) -> bool:
         if self.tasks:
@@ -261,7 +264,7 @@ class MomServer:
                 break
             task = self.by_pid.pop(pid, None)
             if task is None:
-                continue  # a child that only wrote a note
+                continue  # a job's orphan, or a child that only wrote a note
             if task.delivering == pid:
                 self._ended(task)
                 continue

@@ -27,6 +27,7 @@ class MomLink:
         self.config = config
         self.on_event = on_event
         self.socket: socket.socket | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._incoming = b""
         self._outgoing = bytearray()
         self._shells: dict[int, pwd.struct_passwd] = {}
@@ -48,7 +49,7 @@ class MomLink:
             if not started:
                 started = True
                 with open(f"{self.prefix}/var/private/mom.log", "ab") as log:
-                    subprocess.Popen(
+                    self.process = subprocess.Popen(
                         [f"{self.prefix}/sbin/minipbs-mom"],
                         stdin=subprocess.DEVNULL,
                         stdout=log,

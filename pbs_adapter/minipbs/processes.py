@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import time
 from dataclasses import dataclass
 
 TICKS = os.sysconf("SC_CLK_TCK")
+PR_SET_CHILD_SUBREAPER = 36
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -55,3 +58,20 @@ def kill_sessions(sids: set[int]) -> None:
     for _ in range(5):
         if not signal_sessions(sids, signal.SIGKILL):
             return
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes whose own parent has ended, so that none is left a zombie where init is lazy."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_all(seconds: float) -> None:
+    """Wait for the children that are left, killed ones all, but not longer than that."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            time.sleep(0.01)

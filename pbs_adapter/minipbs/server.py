@@ -129,6 +129,8 @@ class PbsServer:
                     pass
             except OSError:
                 pass
+            if self.kill_jobs and self.mom.process is not None:
+                self.mom.process.wait(LEAVING)
 
     # -- the loop
 

@@ -17,6 +17,7 @@ from . import wire
 from .helper_errors import OpError
 from .helper_ops import Operations
 from .helper_stream import Closed, Stream, Writer
+from .output import Output
 
 _POOLS = {"submit": 8, "other": 6}
 _MAX_WAITERS = 64  # long polls and log streams, each a thread
@@ -204,7 +205,7 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    sys.stdout = sys.stderr
+    sys.stdout = sys.stderr = Output()
     helper = Helper(source, target)
     for number in _SIGNALS:
         signal.signal(number, _terminate)

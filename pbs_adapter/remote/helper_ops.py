@@ -1,5 +1,6 @@
 """The operations of the helper, each one function from a request to an answer; the connection is elsewhere."""
 
+import errno
 import os
 import threading
 import time
@@ -9,6 +10,7 @@ from . import helper_host as host
 from .helper_board import Board
 from .helper_dirs import Spool
 from .helper_errors import OpError, field, pod_uid
+from .helper_faults import reach
 from .helper_logs import read_log
 from .helper_pbs import QSUB_TIMEOUT, Budget, Pbs
 from .helper_poll import Deleter, Poller, Watcher
@@ -19,6 +21,7 @@ from .helper_volumes import File, Volume
 
 PROTOCOL = 1
 _MAX_WAIT = 300.0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _FIRST_COMMENT = 5.0  # after qsub PBS is asked this soon why the job waits, s
 Answer = Tuple[Dict[str, Any], bytes]
 
@@ -93,7 +96,13 @@ class Operations:
         uid, grace = pod_uid(head), int(field(head, "grace", int))
         force = bool(field(head, "force", bool, False))
         self._checked_epoch(head)
-        self.spool.stop(uid, grace, force)
+        reach("cancel.begin", uid)
+        try:
+            self.spool.stop(uid, grace, force)
+        except OSError as error:
+            if not force or error.errno not in _NO_ROOM:
+                raise  # without stop.json qdel alone must do: podrun understands its SIGTERM
+        reach("cancel.asked", uid)
         try:
             with self._submitter.locks.hold(uid):
                 marks = self.spool.marks(uid)

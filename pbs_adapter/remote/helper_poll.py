@@ -13,6 +13,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Set
 from .helper_board import Board, Entry
 from .helper_dirs import Spool
 from .helper_errors import OpError
+from .helper_faults import reach
 from .helper_pbs import Pbs, Result
 from .helper_views import ABSENT, PRESENT, after_check, check_due, from_job, from_row, is_over, needs_detail
 from .parse import ErrorClass, Job, ParseError, TableRow, parse_job_table, parse_jobs, parse_jobs_text
@@ -115,7 +116,9 @@ class Deleter:
 
     def _delete(self, uid: str) -> bool:
         entry = self._board.get(uid)
+        reach("qdel.before", uid)
         if entry is not None and entry.marks.job_id is not None and self._pbs.delete(entry.marks.job_id):
+            reach("qdel.after", uid)
             self._board.put_deleted(uid)
             self.on_deleted()
         return True

@@ -18,6 +18,7 @@ _FIELDS: Dict[str, Tuple[Any, ...]] = {
     "written_at": _NUMBER,
     "started_at": _NUMBER + (type(None),),
     "host": (str,),
+    "host_ip": (str,),
     "job_id": (str, type(None)),
     "reason": (str,),
     "message": (str,),

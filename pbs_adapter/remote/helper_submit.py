@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from . import helper_files as files
 from .helper_dirs import Marks, Spool, is_job_id, read_json
 from .helper_errors import OpError
+from .helper_faults import reach
 from .helper_pbs import QSUB_TIMEOUT, Pbs, Result
 from .helper_volumes import File, Volume
 from .parse import ErrorClass
@@ -68,11 +69,13 @@ class Submitter:
     def submit(self, uid: str, name: str, items: List[File], volumes: List[Volume], epoch: int) -> "Tuple[str, bool]":
         """The job id of the pod, and whether qsub ran for it now. Raises OpError, and OSError for the file system."""
         with self.locks.hold(uid):
+            reach("submit.begin", uid)
             if not self._spool.stage(uid, items, volumes):
                 known = self._known(uid)
                 if known is not None:
                     return known, False
                 self._spool.write(uid, items, volumes)
+            reach("submit.staged", uid)
             with self._in_critical():
                 return self._qsub(uid, name, epoch), True
 
@@ -145,10 +148,13 @@ class Submitter:
             except OpError:
                 files.remove_tree(_LOCK, pod)
                 raise
+            reach("submit.locked", uid)
             result = self._pbs.run(_RUN, QSUB_TIMEOUT, self._spool.pod_path(uid))
+            reach("submit.queued", uid)
             job_id = (result.stdout.decode("utf-8", "replace").split() or [""])[-1]
             if result.status == 0 and is_job_id(job_id):
                 files.replace("job.id", pod, job_id.encode("ascii") + b"\n", sync=True)
+                reach("submit.known", uid)
                 return job_id
             _release(pod, name)
         return self._failed(uid, name, result)
@@ -213,10 +219,11 @@ def _boot_id() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """When a process started, in ticks since boot; empty when there is none."""
+    """When a process started, in ticks since boot; empty when there is none, or one that has ended (a zombie)."""
     try:
         with open("/proc/{}/stat".format(pid), "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode("ascii")
+            fields = file.read().rpartition(b")")[2].split()
+        return "" if fields[0] in (b"Z", b"X") else fields[19].decode("ascii")
     except (OSError, IndexError):
         return ""
 

@@ -8,11 +8,12 @@ import os
 import shutil
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
+from .output import Output
 from .podrun_loop import Clock, PodRun, Signals
 from .podrun_process import become_subreaper, start_guard
-from .podrun_spec import SpecError, load
+from .podrun_spec import Pod, SpecError, load
 from .podrun_status import StatusFile
 
 CLAIMED = 75
@@ -21,6 +22,7 @@ CLAIMED = 75
 def main(argv: Optional[List[str]] = None) -> int:
     """Run the pod in the directory that is the only argument."""
     arguments = sys.argv[1:] if argv is None else argv
+    sys.stdout = sys.stderr = Output()  # job.out lies in the spool too
     if len(arguments) != 1:
         print("usage: podrun DIR", file=sys.stderr)
         return 2

@@ -16,11 +16,11 @@ import tempfile
 from typing import Dict, List, Optional, Tuple
 
 from . import podrun_process as processes
-from .podrun_process import Exit, Launch, Process, exit_of
+from .podrun_process import Exit, Launch, Process, exit_of, mirrored
 from .podrun_root import Root
-from .podrun_runtime import Places, Runtime, StartFailed
+from .podrun_runtime import Places, Runtime
 from .podrun_spec import Container, Mount
-from .podrun_volumes import make_inside, pin, root_of, sub_path
+from .podrun_volumes import message_path, mount_point, pin, root_of, sub_path
 
 # What glibc's loader and libraries obey before main(): such a variable must meet the container only (ld.so(8)).
 _LOADER_PREFIXES = (b"LD_", b"MALLOC_", b"GLIBC_", b"GCONV_", b"LOCALDOMAIN", b"LOCPATH", b"NLSPATH", b"RES", b"HOSTAL")
@@ -65,7 +65,7 @@ class Bubblewrap(Runtime):
 
     def _options(self, container: Container, places: Places, pinned: List[int]) -> List[bytes]:
         root = Root()
-        message = _message_path(container, places)
+        message = message_path(container, places)
         ordered = sorted(container.mounts, key=lambda mount: mount.path.count("/"))
         root.host_tree([mount.path for mount in ordered], [path for path in (message, container.cwd) if path])
         if not container.read_only_root:
@@ -81,7 +81,7 @@ class Bubblewrap(Runtime):
         source = volume = root_of(places.directory, mount)
         if mount.sub_path:
             source = sub_path(volume, mount)
-        _mount_point(mount, source, others, places)
+        mount_point(mount, source, others, places)
         if mount.sub_path and self._can_pin():
             descriptor = pin(volume, source)
             pinned.append(descriptor)
@@ -94,30 +94,6 @@ class Bubblewrap(Runtime):
             text = subprocess.run([self._path, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_CLEAN)
             self._binds_descriptors = b"--bind-fd" in text.stdout
         return self._binds_descriptors
-
-
-def _message_path(container: Container, places: Places) -> str:
-    """Prepare the empty file that the container finds at its terminationMessagePath; "": it has none."""
-    path = os.path.normpath(container.message_path) if container.message_path else ""
-    if not path.startswith("/") or path == "/" or any(mount.path == path for mount in container.mounts):
-        return ""
-    with open(places.message, "wb"):
-        pass
-    return path
-
-
-def _mount_point(mount: Mount, source: str, others: List[Mount], places: Places) -> None:
-    """A mount inside another volume needs its mount point there, made without following the container's links."""
-    outer = [other for other in others if mount.path.startswith(other.path + "/")]
-    if not outer or outer[-1].absolute:
-        return
-    volume = root_of(places.directory, outer[-1])
-    parent = sub_path(volume, outer[-1]) if outer[-1].sub_path else volume
-    relative = mount.path[len(outer[-1].path) + 1 :]
-    if not os.path.lexists(os.path.join(parent, relative)):
-        make_inside(parent, relative, directory=os.path.isdir(source))
-    elif os.path.realpath(os.path.join(parent, relative)) != os.path.join(os.path.realpath(parent), relative):
-        raise StartFailed("mount %s lies behind a symbolic link in volume %s" % (mount.path, outer[-1].source))
 
 
 def _descriptor(content: bytes, directory: str) -> int:
@@ -178,7 +154,7 @@ class BubblewrapProcess(Process):
             self._popen.returncode = status
             self._outer_alive = False
             if "exit-code" in report:
-                self._result = _mirrored(report["exit-code"])
+                self._result = mirrored(report["exit-code"])
             elif os.WIFEXITED(status):
                 self._result = Exit(128, None, started=False)
             if self._init is None:
@@ -187,7 +163,7 @@ class BubblewrapProcess(Process):
                 processes.send(self._init, signal.SIGKILL)  # what the command left behind
         elif pid == self._init:
             self._exit = self._result or (
-                exit_of(status) if os.WIFSIGNALED(status) else _mirrored(os.WEXITSTATUS(status))
+                exit_of(status) if os.WIFSIGNALED(status) else mirrored(os.WEXITSTATUS(status))
             )
         if self._exit is not None and self._status >= 0:
             os.close(self._status)
@@ -227,11 +203,6 @@ class BubblewrapProcess(Process):
             processes.send_group(self._popen.pid, signal.SIGKILL)
             if self._init is not None:
                 processes.send(self._init, signal.SIGKILL)
-
-
-def _mirrored(code: int) -> Exit:
-    number = code - 128
-    return Exit(code, number if 0 < number < signal.SIGRTMIN and number in set(signal.Signals) else None)
 
 
 def find() -> Tuple[Optional[Bubblewrap], str]:

@@ -50,6 +50,7 @@ class Situation(NamedTuple):
     elapsed: float
     stop_grace: Optional[float] = None
     signalled: bool = False
+    full: str = ""  # why the spool takes no more
 
 
 def pause_after(runs: int, pause: float, ran: float, backoff: Backoff) -> float:
@@ -124,6 +125,9 @@ def _causes(pod: Pod, at: Situation) -> List[Tuple[str, str, float]]:
         causes.append(
             ("PBSJobDeleted", "PBS sent SIGTERM: the job was deleted or preempted.", min(PBS_GRACE, pod.grace))
         )
+    if at.full:
+        text = "The spool takes no more (%s): output would be lost, so the pod was ended." % at.full
+        causes.append(("SpoolFull", text, pod.grace))
     if pod.deadline is not None and at.elapsed >= pod.deadline:
         causes.append(("DeadlineExceeded", "Pod was active on the node longer than the specified deadline", pod.grace))
     if pod.walltime is not None:

@@ -4,10 +4,11 @@
 is longer than 16 KiB, or that had no newline when the container ended. One thread serves all containers of a pod, so
 that a slow file system delays neither stop requests nor a status. Files are synced every two seconds while dirty,
 rotated at 10 MiB (`0.log`, older parts `0.log.1` …) and only the last two runs are kept. Memory is bounded: what cannot
-be written (file system full) is dropped, and podrun's own output says so once.
+be written is dropped, podrun's own output says so once, and a full file system ends the pod (`LogPump.full`).
 """
 
 import collections
+import errno
 import os
 import selectors
 import threading
@@ -21,6 +22,7 @@ MAX_PARTS = 5
 TAIL = 2048
 SYNC_EVERY = 2.0
 CHUNK = 64 * 1024
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def stamp(now: float) -> bytes:
@@ -70,6 +72,7 @@ class LogFile:
         self._file = self._open()
         self._dirty = False
         self.dropped = 0
+        self.full = ""  # why the file system takes no more
 
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -89,6 +92,8 @@ class LogFile:
         except OSError as error:
             if not self.dropped:
                 print("podrun: log lines of %s are lost: %s" % (self._path, error), flush=True)
+            if error.errno in NO_ROOM:
+                self.full = error.strerror
             self.dropped += len(data)
 
     def _rotate(self) -> None:
@@ -176,6 +181,7 @@ class LogPump(threading.Thread):
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
         self._logs: List[ContainerLog] = []
         self._stopping = False
+        self.full = ""  # why log lines are lost, once the file system takes no more
 
     def _order(self, what: str, log: Optional[ContainerLog]) -> None:
         self._orders.append((what, log))
@@ -213,8 +219,10 @@ class LogPump(threading.Thread):
     def _serve(self, key: Any) -> None:
         if key.data is None:
             os.read(self._wake_in, 4096)
-        elif not key.data.read(key.fd):
+            return
+        if not key.data.read(key.fd):
             self._close_stream(key.data, key.fd)
+        self.full = self.full or key.data.file.full
 
     def _close_stream(self, log: ContainerLog, descriptor: int) -> None:
         self._selector.unregister(descriptor)

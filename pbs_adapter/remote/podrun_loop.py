@@ -14,11 +14,11 @@ import time
 import traceback
 from typing import Any, Dict, List, Optional
 
-from . import podrun_bwrap, podrun_process, podrun_setup
+from . import podrun_process, podrun_setup
 from .podrun_decide import Decision, Ending, Seen, Situation, decide, ended_result, exit_status, why_end
 from .podrun_logs import LogPump
 from .podrun_run import Run, runtimes_for, start
-from .podrun_runtime import DirectRuntime, Places, Runtime, StartFailed
+from .podrun_runtime import Places, Runtime, StartFailed
 from .podrun_spec import Pod
 from .podrun_state import Record
 from .podrun_status import StatusFile
@@ -87,6 +87,7 @@ class PodRun:
         self._status = status
         self._clock = clock
         self._signals = signals
+        self._host_ip = podrun_setup.host_address()
         self._started_at = time.time()
         self._records = [Record(container, pod) for container in pod.containers]
         self._runs: List[Run] = []
@@ -119,9 +120,8 @@ class PodRun:
             self._scratch = tempfile.mkdtemp(prefix="podrun-")  # in TMPDIR, which PBS removes after the job
         except OSError as error:
             raise StartFailed("no temporary folder: %s" % error) from error
-        bubblewrap, why = podrun_bwrap.find()
-        self._runtimes = runtimes_for(self._pod, bubblewrap or DirectRuntime(why))
         self._setup = podrun_setup.run(self._pod.setup, os.environb, self._interrupted)
+        self._runtimes = runtimes_for(self._pod, self._setup)
 
     def _loop(self) -> str:
         while True:
@@ -191,6 +191,7 @@ class PodRun:
             elapsed=time.monotonic() - self._clock.started,
             stop_grace=self._stop_grace,
             signalled=self._signals.terminated,
+            full=self._pump.full or self._status.full,
         )
         self._ending = why_end(self._pod, situation, self._ending)
 
@@ -213,6 +214,7 @@ class PodRun:
             "version": 1,
             "uid": self._pod.uid,
             "host": os.uname()[1],
+            "host_ip": self._host_ip,
             "job_id": os.environ.get("PBS_JOBID", ""),
             "started_at": self._started_at,
             "phase": phase,
@@ -230,7 +232,7 @@ class PodRun:
         if phase == self._phase and time.monotonic() - self._written < WRITE_EVERY:
             return False
         self._written = time.monotonic()
-        if not self._status.write(dict(document, written_at=time.time())):
+        if not self._status.write(dict(document, written_at=time.time()), last=phase == "Ended"):
             return False
         self._shown, self._phase = shown, phase
         return True

@@ -18,6 +18,7 @@ class Launch(NamedTuple):
     """How to start one container: the program, its exact environment, and the descriptors it inherits.
 
     `close` are descriptors of podrun that have no use after the start; `status` is where the runtime reports, or -1.
+    `scratch` is the container's own folder, `message` its terminationMessagePath, for runtimes that need them later.
     """
 
     argv: Tuple[bytes, ...]
@@ -26,6 +27,8 @@ class Launch(NamedTuple):
     fds: Tuple[int, ...] = ()
     close: Tuple[int, ...] = ()
     status: int = -1
+    scratch: str = ""
+    message: Optional[str] = None
 
 
 class Exit(NamedTuple):
@@ -156,6 +159,12 @@ def exit_of(status: int) -> Exit:
         number = os.WTERMSIG(status)
         return Exit(128 + number, number)
     return Exit(os.WEXITSTATUS(status))
+
+
+def mirrored(code: int) -> Exit:
+    """What a program that waits for a container says of it: it reports a death by signal n as 128+n."""
+    number = code - 128
+    return Exit(code, number if 0 < number < signal.SIGRTMIN and number in set(signal.Signals) else None)
 
 
 class Process:

@@ -2,14 +2,16 @@
 
 import os
 import shutil
+import signal
 import stat
 import time
 from typing import Dict, Mapping, Optional
 
+from . import podrun_apptainer, podrun_bwrap, podrun_oom
 from . import podrun_process as processes
 from .podrun_logs import ContainerLog, LogPump
 from .podrun_process import Exit, Process
-from .podrun_runtime import Places, Runtime, StartFailed, environment
+from .podrun_runtime import PATH, DirectRuntime, Places, Runtime, StartFailed, environment
 from .podrun_spec import Pod
 from .podrun_state import Record, message_limit, reason_of
 
@@ -27,7 +29,8 @@ class Run:
         self._runtime = runtime
         self._over: Optional[float] = None
         self._cut = False
-        self._terminated = False
+        self._terminated = self._killed = False
+        self._oom_kills = podrun_oom.kills()
 
     def poll(self, pod: Pod, pump: LogPump, now: float) -> bool:
         """Look; True when it is over, its log complete and the record says so."""
@@ -42,8 +45,16 @@ class Run:
                 self._cut = True
                 pump.cut(self._log)
             return False
-        self.record.ended(result, reason_of(result), self._message(result, pod), now, time.time())
+        result = self._runtime.judged(result, self._log.last_lines())
+        self.record.ended(
+            result, reason_of(result, self._out_of_memory(result)), self._message(result, pod), now, time.time()
+        )
         return True
+
+    def _out_of_memory(self, result: Exit) -> bool:
+        if result.signal != signal.SIGKILL or self._killed or self._oom_kills is None:
+            return False
+        return (podrun_oom.kills() or 0) > self._oom_kills
 
     def end(self, now: bool) -> None:
         """SIGTERM to the main process, once; SIGKILL to everything when `now`."""
@@ -51,6 +62,7 @@ class Run:
             self._terminated = True
             self.process.terminate()
         if now:
+            self._killed = True
             self.process.kill()
 
     def _message(self, result: Exit, pod: Pod) -> str:
@@ -74,7 +86,7 @@ def start(
         pump.attach(log)
         try:
             _fresh(places)
-            env = environment(container, pod, runtime.base(places), setup)
+            env = environment(container, pod, runtime.base(places), runtime.site(setup))
             launch = runtime.command(container, places, env)
             popen = processes.spawn(launch, log.stdout, log.stderr)
         finally:
@@ -108,12 +120,30 @@ def _tail_of(path: str, limit: int) -> bytes:
         return file.read(limit)
 
 
-def runtimes_for(pod: Pod, host: Runtime) -> Dict[str, Runtime]:
-    """The runtime of each container by name; raises `StartFailed` for one that this podrun does not have."""
-    chosen = {}
+def runtimes_for(pod: Pod, setup: Mapping[bytes, bytes]) -> Dict[str, Runtime]:
+    """The runtime of each container by name; `setup` may have put its program on PATH.
+
+    Only those that are needed are tried. Raises `StartFailed` for one that this podrun or this node does not have.
+    """
+    kinds: Dict[str, Runtime] = {}
     for container in pod.containers:
-        if container.runtime != "host":
-            raise StartFailed("container %s asks for the unknown runtime %r" % (container.name, container.runtime))
-        chosen[container.name] = host
-    host.check(pod)
-    return chosen
+        if container.runtime not in kinds:
+            if container.runtime not in ("host", "apptainer"):
+                text = "container %s asks for the unknown runtime %r"
+                raise StartFailed(text % (container.name, container.runtime))
+            kinds[container.runtime] = _host() if container.runtime == "host" else _apptainer(setup)
+    for kind, runtime in kinds.items():
+        runtime.check([container for container in pod.containers if container.runtime == kind])
+    return {container.name: kinds[container.runtime] for container in pod.containers}
+
+
+def _host() -> Runtime:
+    bubblewrap, why = podrun_bwrap.find()
+    return bubblewrap or DirectRuntime(why)
+
+
+def _apptainer(setup: Mapping[bytes, bytes]) -> Runtime:
+    found, why = podrun_apptainer.find(setup.get(b"PATH") or os.environb.get(b"PATH") or PATH)
+    if found is None:
+        raise StartFailed("no runtime for images on %s: %s" % (os.uname()[1], why))
+    return found

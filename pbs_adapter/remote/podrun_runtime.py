@@ -1,16 +1,16 @@
 """How a container becomes a process: the interface that every runtime implements, and the plainest runtime.
 
 A runtime turns a container of pod.json into a `Launch` and wraps the started process. `environment` is common to all:
-a container gets what pod.json says, on top of a small base (PATH, HOME, HOSTNAME; TMPDIR where there is no private
-/tmp), of the few things that PBS alone knows (`FROM_PBS`) and of what the cluster's `setup` lines changed; nothing else
-of PBS's or the user's environment.
+a container gets what pod.json says, on top of a small base (PATH if there is no image, HOME, HOSTNAME; TMPDIR where
+there is no private /tmp), of the few things that PBS alone knows (`FROM_PBS`) and of what the cluster's `setup` lines
+changed; nothing else of PBS's or the user's environment.
 """
 
 import os
 import subprocess
-from typing import Dict, Mapping, NamedTuple
+from typing import Dict, Mapping, NamedTuple, Sequence
 
-from .podrun_process import Launch, Process
+from .podrun_process import Exit, Launch, Process
 from .podrun_spec import DEFAULT_TOKEN_PATH, Container, Pod
 
 PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -44,12 +44,16 @@ class Runtime:
 
     name = ""
 
-    def check(self, pod: Pod) -> None:
-        """Raise `StartFailed` when this pod can never run so; asked once, before anything is started."""
+    def check(self, containers: Sequence[Container]) -> None:
+        """Raise `StartFailed` when one of its containers can never run so; asked once, before anything is started."""
 
     def base(self, places: Places) -> Dict[bytes, bytes]:
-        """What the environment starts with: HOME, and where temporary files go if that is not /tmp."""
-        return {b"HOME": b"/"}
+        """What the environment starts with: PATH, HOME, and where temporary files go if that is not /tmp."""
+        return {b"PATH": PATH, b"HOME": b"/"}
+
+    def site(self, setup: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """What of the changes by the cluster's `setup` lines a container gets."""
+        return setup
 
     def command(self, container: Container, places: Places, env: Dict[bytes, bytes]) -> Launch:
         """How to start `container` now. May prepare files; raises `StartFailed`."""
@@ -58,6 +62,10 @@ class Runtime:
     def process(self, popen: "subprocess.Popen[bytes]", launch: Launch) -> Process:
         """Wrap the process that was started by `launch`."""
         return Process(popen)
+
+    def judged(self, result: Exit, output: bytes) -> Exit:
+        """`result` again, unless the end of the output tells that the command could not be run."""
+        return result
 
     def failure(self, container: Container, output: bytes) -> str:
         """Message for a container whose command could not be run, from the end of its output."""
@@ -72,8 +80,8 @@ class DirectRuntime(Runtime):
     def __init__(self, why: str) -> None:
         self._why = why
 
-    def check(self, pod: Pod) -> None:
-        for container in pod.containers:
+    def check(self, containers: Sequence[Container]) -> None:
+        for container in containers:
             paths = [mount.path for mount in container.mounts if mount.path != DEFAULT_TOKEN_PATH]
             if paths:
                 text = "container %s mounts %s, which needs bubblewrap on the compute node: %s"
@@ -81,7 +89,7 @@ class DirectRuntime(Runtime):
 
     def base(self, places: Places) -> Dict[bytes, bytes]:
         os.makedirs(places.tmp, mode=0o700, exist_ok=True)
-        return {b"HOME": os.fsencode(places.tmp), b"TMPDIR": os.fsencode(places.tmp)}
+        return {b"PATH": PATH, b"HOME": os.fsencode(places.tmp), b"TMPDIR": os.fsencode(places.tmp)}
 
     def command(self, container: Container, places: Places, env: Dict[bytes, bytes]) -> Launch:
         return Launch(container.argv, env, container.cwd or "/")
@@ -91,7 +99,7 @@ def environment(
     container: Container, pod: Pod, base: Mapping[bytes, bytes], setup: Mapping[bytes, bytes]
 ) -> Dict[bytes, bytes]:
     """The exact environment of `container`; `base` is what its runtime starts with, `setup` what the site adds."""
-    env = {b"PATH": PATH, b"HOSTNAME": pod.hostname.encode("utf-8")}
+    env = {b"HOSTNAME": pod.hostname.encode("utf-8")}
     env.update((name, os.environb[name]) for name in FROM_PBS if name in os.environb)
     for layer in (base, setup, dict(container.env)):
         env.update(layer)

@@ -6,6 +6,7 @@ taken with its NUL separators, so that values with newlines survive.
 """
 
 import os
+import socket
 import subprocess
 import tempfile
 import time
@@ -61,3 +62,12 @@ def run(lines: Sequence[str], environ: Mapping[bytes, bytes], interrupted: Calla
             text = errors.read().decode("utf-8", "replace").strip()
             raise StartFailed("the cluster's setup lines ended with %d: %s" % (process.returncode, text))
         return changes(environ, output.read())
+
+
+def host_address() -> str:
+    """The compute node's address as its own name resolves, for podIP; empty when that is loopback or nothing."""
+    try:
+        address = socket.gethostbyname(os.uname()[1])
+    except OSError:
+        return ""
+    return "" if address.startswith("127.") else address

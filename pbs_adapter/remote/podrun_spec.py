@@ -43,6 +43,9 @@ class Container(NamedTuple):
     message_path: str
     message_policy: str
     read_only_root: bool
+    image_path: Optional[str] = None  # runtime apptainer: SIF file or directory
+    image_command: bool = False  # argv are arguments of the image's own command
+    gpus: str = ""  # nvidia, amd: the container asks for such
 
 
 class Backoff(NamedTuple):
@@ -146,7 +149,10 @@ def _container(fields: _Fields, secrets: Dict[str, bytes]) -> Container:
     if not name or "/" in name or name.startswith(".") or kind not in ("init", "app"):
         raise SpecError("%s: bad name or kind" % fields.where)
     argv = tuple(_value(item, secrets, fields.where + ".argv") for item in fields.items("argv"))
-    if not argv:
+    image_path, image_command = fields.get("image_path", str), fields.get("image_command", bool, False)
+    if image_path is not None and not image_path.startswith("/"):
+        raise SpecError("%s.image_path is not absolute" % fields.where)
+    if not argv and not image_command:
         raise SpecError("%s.argv is empty" % fields.where)
     cwd = fields.get("cwd", str)
     if cwd is not None and not cwd.startswith("/"):
@@ -162,6 +168,9 @@ def _container(fields: _Fields, secrets: Dict[str, bytes]) -> Container:
         message_path=fields.text("termination_message_path", ""),
         message_policy=fields.text("termination_message_policy", "File"),
         read_only_root=fields.get("read_only_root", bool, False),
+        image_path=image_path,
+        image_command=image_command,
+        gpus=fields.text("gpus", ""),
     )
 
 

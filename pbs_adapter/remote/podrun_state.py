@@ -91,10 +91,12 @@ class Record:
         return entry
 
 
-def reason_of(result: Exit) -> str:
+def reason_of(result: Exit, out_of_memory: bool = False) -> str:
     """Kubernetes' reason for a container that ended."""
     if not result.started:
         return "StartError"
+    if out_of_memory:
+        return "OOMKilled"
     return "Completed" if result.code == 0 else "Error"
 
 

@@ -1,8 +1,8 @@
 """status.json on a shared file system: replaced as a whole, durable, and announced.
 
 A reader on another host sees the old or the new content, never a part. The mark `../../dirty/<uid>` is replaced after
-each write, so that the helper finds all changes by listing one folder. A 64 KiB reserve file is given up when the file
-system is full, so that the last status always fits.
+each write, so that the helper finds all changes by listing one folder. A 64 KiB reserve file is given up for the last
+status when the file system is full; before that `full` tells, and the pod is ended.
 """
 
 import errno
@@ -21,12 +21,13 @@ class StatusFile:
         self._mark = os.path.join(directory, "..", "..", "dirty", uid)
         self._reserve = os.path.join(directory, ".reserve")
         self._seq = 0
+        self.full = ""  # why the file system takes no more
         try:
             _replace(self._reserve, os.urandom(RESERVE))  # random: a compressing file system would keep nothing
         except OSError as error:
             print("podrun: no reserve: %s" % error, flush=True)
 
-    def write(self, document: Dict[str, Any]) -> bool:
+    def write(self, document: Dict[str, Any], last: bool = False) -> bool:
         """Write `document` with the next `seq`. False (and a line on stdout) when it could not be written."""
         self._seq += 1
         content = json.dumps(dict(document, seq=self._seq), separators=(",", ":")).encode("ascii")
@@ -35,7 +36,10 @@ class StatusFile:
             try:
                 _replace(path, content)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not os.path.exists(self._reserve):
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self.full = error.strerror
+                if not last or not os.path.exists(self._reserve):
                     raise
                 os.unlink(self._reserve)
                 _replace(path, content)

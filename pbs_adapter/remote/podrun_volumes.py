@@ -8,10 +8,10 @@ meanwhile gains nothing. hostPath types are checked as the kubelet does.
 import errno
 import os
 import stat
-from typing import Callable, Dict
+from typing import Callable, Dict, Sequence
 
-from .podrun_runtime import StartFailed
-from .podrun_spec import Mount
+from .podrun_runtime import Places, StartFailed
+from .podrun_spec import Container, Mount
 
 _TYPES: Dict[str, Callable[[int], bool]] = {
     "Directory": stat.S_ISDIR,
@@ -98,3 +98,30 @@ def pin(root: str, target: str) -> int:
     except OSError as error:
         os.close(descriptor)
         raise StartFailed("%s: %s" % (target, error.strerror)) from error
+
+
+def message_path(container: Container, places: Places) -> str:
+    """Prepare the empty file that the container finds at its terminationMessagePath; "": it has none."""
+    path = os.path.normpath(container.message_path) if container.message_path else ""
+    if not path.startswith("/") or path == "/" or any(mount.path == path for mount in container.mounts):
+        return ""
+    with open(places.message, "wb"):
+        pass
+    return path
+
+
+def mount_point(mount: Mount, source: str, others: Sequence[Mount], places: Places) -> None:
+    """A mount inside another volume needs its mount point there, made without following the container's links.
+
+    `others` are all mounts of the container, outer ones before inner ones.
+    """
+    outer = [other for other in others if mount.path.startswith(other.path + "/")]
+    if not outer or outer[-1].absolute:
+        return
+    volume = root_of(places.directory, outer[-1])
+    parent = sub_path(volume, outer[-1]) if outer[-1].sub_path else volume
+    relative = mount.path[len(outer[-1].path) + 1 :]
+    if not os.path.lexists(os.path.join(parent, relative)):
+        make_inside(parent, relative, directory=os.path.isdir(source))
+    elif os.path.realpath(os.path.join(parent, relative)) != os.path.join(os.path.realpath(parent), relative):
+        raise StartFailed("mount %s lies behind a symbolic link in volume %s" % (mount.path, outer[-1].source))

@@ -23,6 +23,31 @@ class KnownKeys:
         return blob in self.accepted and blob not in self.revoked
 
 
+@dataclass(frozen=True, slots=True)
+class HostKey:
+    """The key that a server shows: its type (`ssh-ed25519`), the blob as on the wire."""
+
+    type: str
+    blob: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """As `ssh-keygen -l` writes it.
+
+        >>> HostKey("ssh-ed25519", b"ABC").fingerprint
+        'SHA256:tdQEXD9Gb6kf4sxqvnkjKhpXzfEE96JucW4KHieJ33g'
+        """
+        return "SHA256:" + base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip("=")
+
+    def line(self, host: str, port: int) -> str:
+        """The line of a known_hosts file that allows this key.
+
+        >>> HostKey("ssh-ed25519", b"ABC").line("login", 2222)
+        '[login]:2222 ssh-ed25519 QUJD'
+        """
+        return f"{_name(host, port)} {self.type} {base64.b64encode(self.blob).decode()}"
+
+
 def lookup(text: str, host: str, port: int) -> KnownKeys:
     """Return what a known_hosts file says of a host. Lines that cannot be read are left out, so they allow nothing.
 
@@ -32,7 +57,7 @@ def lookup(text: str, host: str, port: int) -> KnownKeys:
     >>> lookup("login ssh-ed25519 QUJD", "login", 2222).allows(b"ABC")
     False
     """
-    name = host if port == 22 else f"[{host}]:{port}"
+    name = _name(host, port)
     accepted: dict[bytes, str] = {}
     revoked: set[bytes] = set()
     for line in text.splitlines():
@@ -51,6 +76,10 @@ def lookup(text: str, host: str, port: int) -> KnownKeys:
         else:
             accepted[blob] = words[1]
     return KnownKeys(frozenset(accepted), frozenset(revoked), tuple(dict.fromkeys(accepted.values())))
+
+
+def _name(host: str, port: int) -> str:
+    return host if port == 22 else f"[{host}]:{port}"
 
 
 def _matches(patterns: str, name: str) -> bool:

@@ -20,7 +20,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 from pbs_adapter.transport import AuthenticationRefused, ByteStream, HostKeyRefused, Refused, TransportError
 from pbs_adapter.transport.install import install
-from pbs_adapter.transport.known_hosts import KnownKeys, lookup
+from pbs_adapter.transport.known_hosts import HostKey, KnownKeys, lookup
 from pbs_adapter.transport.ssh_stream import SshStream
 from pbs_adapter.transport.threads import in_thread
 
@@ -69,6 +69,19 @@ class SshTransport:
         stream = SshStream(channel, self._kill)
         self._streams = [s for s in self._streams if not s.closed] + [stream]
         return stream
+
+    async def host_key(self, known: KnownKeys) -> HostKey:
+        """Return the key that the server shows, of a type in `known` if it can. Nobody logs in."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                sock = self._socket = await self._dial()
+                return await in_thread("ssh-host-key", lambda: self._exchange(sock, known), self._kill)
+        except TimeoutError as error:
+            raise TransportError(f"{self._host}:{self._port}: no answer within {self._deadline:g} s") from error
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise TransportError(f"{self._host}:{self._port}: {error or type(error).__name__}") from error
+        finally:
+            await self.aclose()
 
     async def aclose(self) -> None:
         """See `Transport.aclose`. Carried through even when the caller is cancelled."""
@@ -133,6 +146,14 @@ class SshTransport:
             raise
         return ssh
 
+    def _exchange(self, sock: socket.socket, known: KnownKeys) -> HostKey:
+        ssh = self._ssh = paramiko.Transport(sock)
+        ssh.set_log_channel(_LOG)
+        _prefer(ssh, known)
+        ssh.start_client()
+        key = ssh.get_remote_server_key()
+        return HostKey(key.get_name(), key.asbytes())
+
     def _read_known_hosts(self) -> KnownKeys:
         try:
             text = Path(self._known_hosts_file).read_text(encoding="utf-8", errors="replace")
@@ -174,6 +195,11 @@ class SshTransport:
             ) from error
         if further:
             raise AuthenticationRefused(f"{self._address} wants more than a key: {', '.join(further)}")
+
+
+async def host_key(host: str, port: int, known: KnownKeys, *, deadline: float = 30) -> HostKey:
+    """See `SshTransport.host_key`: nobody logs in. Raises `TransportError`."""
+    return await SshTransport(host, port, "", "", "", deadline=deadline).host_key(known)
 
 
 def _prefer(ssh: paramiko.Transport, known: KnownKeys) -> None:

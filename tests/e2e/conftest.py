@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,23 @@ from bridge.testbed import build
 from bridge.testbed.agent import Agent
 from bridge.testbed.control_plane import ControlPlane
 from bridge.testbed.pbs_cluster import ALPHA, BETA, PbsTestCluster
+from pbs_adapter.minipbs import Queue
 
 HERE = Path(__file__).parent
-SHORT = {"poll": 3, "lostAfter": 3, "walltimeMargin": 5}
+SHORT = {"poll": 3, "lostAfter": 3, "walltimeMargin": 5, "census": 5}
+# What a pod may meet with: a queue that takes jobs and runs none, one that takes none, ones with limits.
+QUEUES = (
+    Queue("workq"),
+    Queue("stopped", started=False),
+    Queue("closed", enabled=False),
+    Queue("short", resources_max={"walltime": "00:02:00", "ncpus": "4"}),
+    Queue("single", max_queued="[u:PBS_GENERIC=1]"),
+)
+NAMED = {
+    "queues": [*(queue.name for queue in QUEUES), "nowhere"],
+    "projects": {"project-allowed": "physics", "project-refused": "alchemy"},
+    "unsatisfiableAfter": 15,
+}
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -39,8 +54,9 @@ def control_plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[dict[str, PbsTestCluster]]:
-    """The clusters alpha (2 hosts of 16 cores) and beta (1 host of 8), each behind its own sshd."""
-    with PbsTestCluster(ALPHA) as alpha, PbsTestCluster(BETA) as beta:
+    """The clusters alpha (2 hosts of 16 cores, several queues) and beta (1 host of 8), each behind its own sshd."""
+    config = replace(ALPHA, queues=QUEUES, projects=("physics",))
+    with PbsTestCluster(config) as alpha, PbsTestCluster(BETA) as beta:
         yield {"alpha": alpha, "beta": beta}
 
 
@@ -54,6 +70,7 @@ def bridge(
         | {"images": [{"image": "busybox:*"}], "queue": "workq", "hostPaths": [{"path": str(cluster.account.home)}]}
         for name, cluster in clusters.items()
     }
+    changes["alpha"] |= NAMED
     agent = Agent(
         control_plane,
         list(clusters.values()),

@@ -85,9 +85,7 @@ def test_what_cannot_be_shown_says_why(talker: World, arguments: list[str], text
 
 
 def test_a_waiting_container_has_no_log_yet(bridge: World) -> None:
-    thing = pod("no-log", "true")
-    thing["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "33"}}
-    bridge.apply(thing)
+    bridge.apply(pod("no-log", "true", queue="stopped"))
     bridge.wait_reason("no-log", "PBSQueued")
     refused = bridge.kubectl("logs", "no-log", check=False)
     assert "is waiting to start" in refused.stderr

@@ -159,8 +159,13 @@ def until(check: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> None
         time.sleep(0.15)
 
 
-def pod(name: str, *commands: str | Sequence[str], cluster: str = "alpha", **spec: Any) -> Json:
-    """A pod that runs each shell line (or argv) in a container of its own: main, c1, c2…; `spec` overrides fields."""
+def pod(
+    name: str, *commands: str | Sequence[str], cluster: str = "alpha", queue: str | None = None, **spec: Any
+) -> Json:
+    """A pod that runs each shell line (or argv) in a container of its own: main, c1, c2…; `spec` overrides fields.
+
+    In alpha's queue `stopped` it waits until it is deleted.
+    """
     containers = [
         {
             "name": "main" if index == 0 else f"c{index}",
@@ -175,4 +180,7 @@ def pod(name: str, *commands: str | Sequence[str], cluster: str = "alpha", **spe
         "terminationGracePeriodSeconds": 5,
         "containers": containers,
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": base | spec}
+    metadata: Json = {"name": name}
+    if queue is not None:
+        metadata["annotations"] = {"hpc-bridge.io/queue": queue}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": base | spec}

@@ -105,6 +105,23 @@ async def test_a_lost_channel_keeps_observations_and_says_why() -> None:
         assert s.link.complete("chem")
 
 
+async def test_a_report_that_is_complete_at_last_is_told_though_it_changes_nothing() -> None:
+    """Pods of which nothing was seen on the cluster wait for it, to be submitted."""
+    async with scene() as s:
+        s.pbs.disconnect()
+        await s.clock.advance(10)
+        s.pbs.complete = False
+        s.pbs.connect()
+        await s.clock.advance(10)
+        assert s.link.health().reachable
+        told = len(s.healths)
+        s.pbs.complete = True
+        s.pbs.put("chem", Observation("u1"))
+        await s.clock.advance(1)
+        assert s.link.complete("chem")
+        assert len(s.healths) > told
+
+
 async def test_a_server_that_does_not_answer_makes_the_cluster_unusable() -> None:
     async with scene() as s:
         s.pbs.server_up = False

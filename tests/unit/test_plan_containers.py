@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plancases import container, document, first, frozen, pod, reasons, secret, shown
+from plancases import cluster, config_map, container, document, first, frozen, pod, reasons, secret, shown
+
+from bridge.plan import MissingInput, plan
 
 
 def test_order_and_kinds() -> None:
@@ -82,3 +84,74 @@ def test_resources_of_a_container() -> None:
         {"cpu_millis": 1000, "memory": 1 << 30},
         {"cpu_millis": 1000, "memory": 2 << 30},
     ]
+
+
+APPTAINER: dict[str, Any] = {
+    "images": [{"image": "tool:*", "runtime": "apptainer", "path": "/apps/tool.sif"}, {"image": "busybox:*"}],
+    "imagePaths": ["/apps/images", "/scratch/images/"],
+}
+
+
+@pytest.mark.parametrize(
+    ("image", "path"),
+    [
+        ("tool:1", "/apps/tool.sif"),
+        ("busybox:1", None),
+        ("/apps/images/x.sif", "/apps/images/x.sif"),
+        ("/scratch/images/a/dir", "/scratch/images/a/dir"),
+    ],
+)
+def test_images_as_files(image: str, path: str | None) -> None:
+    entry = first(frozen(pod(containers=[container(image=image)]), **APPTAINER))
+    assert (entry["runtime"], entry["image_path"]) == ("host" if path is None else "apptainer", path)
+    assert entry["image_id"] == (path or "host")
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "/apps/images",
+        "/apps/images/../x.sif",
+        "/apps/images//x",
+        "/apps/imagesx/y",
+        "docker://x",
+        "/etc/passwd",
+        "ubuntu",
+    ],
+)
+def test_other_images_are_refused(image: str) -> None:
+    given = pod(containers=[container(image=image)])
+    assert reasons(given, **APPTAINER) == [("spec.containers[0].image", "ImageNotMapped")]
+    refusal = plan(given, cluster(**APPTAINER)).refusals[0]
+    assert "not pulled from registries" in refusal.message
+    assert "/apps/images or /scratch/images/" in refusal.message
+
+
+def test_an_image_brings_its_command() -> None:
+    plain = first(frozen(pod(containers=[container(image="tool:1", command=None, args=["a", "$(N)"])]), **APPTAINER))
+    assert (plain["argv"], plain["image_command"]) == (["a", "$(N)"], True)
+    bare = first(frozen(pod(containers=[container(image="tool:1", command=None)]), **APPTAINER))
+    assert (bare["argv"], bare["image_command"]) == ([], True)
+    own = first(frozen(pod(containers=[container(image="tool:1", args=["x"])]), **APPTAINER))
+    assert (own["argv"], own["image_command"]) == (["true", "x"], False)
+
+
+@pytest.mark.parametrize("name", ["a.b", "1X", "with-dash", "UID", "é"])
+def test_variables_that_apptainer_cannot_set(name: str) -> None:
+    entry = container(image="tool:1", env=[{"name": name, "value": "x"}])
+    assert reasons(pod(containers=[entry]), **APPTAINER) == [("spec.containers[0].env[0]", "UnsupportedPodField")]
+    assert reasons(pod(containers=[entry | {"image": "busybox:1"}]), **APPTAINER) == []
+    whole = container(image="tool:1", envFrom=[{"configMapRef": {"name": "cm"}}])
+    with pytest.raises(MissingInput, match="apptainer cannot set a variable"):
+        frozen(pod(containers=[whole]), config_map(data={name: "x"}), **APPTAINER)
+
+
+def test_gpus_are_told() -> None:
+    resources = {"nvidia.com/gpu": "ngpus", "amd.com/gpu": "ngpus"}
+    entries = [
+        container(image="tool:1", resources={"limits": {"nvidia.com/gpu": 1}}),
+        container("b", image="tool:1", resources={"limits": {"amd.com/gpu": "2"}}),
+        container("c", image="tool:1", resources={"limits": {"nvidia.com/gpu": 0}}),
+    ]
+    frozen_pod = document(frozen(pod(containers=entries), resources=resources, **APPTAINER))
+    assert [c["gpus"] for c in frozen_pod["containers"]] == ["nvidia", "amd", ""]

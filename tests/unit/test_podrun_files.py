@@ -117,8 +117,10 @@ def test_status_file_replaces_announces_and_uses_its_reserve(tmp_path: Path, mon
         return real(descriptor, data)
 
     monkeypatch.setattr(podrun_status.os, "write", quota)
-    assert status.write({"a": 2})
-    assert json.loads((directory / "status.json").read_text()) == {"a": 2, "seq": 2}
+    assert not status.write({"a": 2})
+    assert status.full == "Disk quota exceeded"
+    assert status.write({"a": 2}, last=True)
+    assert json.loads((directory / "status.json").read_text()) == {"a": 2, "seq": 3}
     assert (tmp_path / "dirty" / "u").stat().st_ino != first
     status.release()
     assert sorted(path.name for path in directory.iterdir()) == ["status.json"]

@@ -145,7 +145,17 @@ CASES: list[tuple[str, Situation, list[str]]] = [
         situation(done(), seen(pbs=PbsView(Seen.PRESENT, NOW, "Q", comment="Not Running: x"))),
         ["announce PBSWaiting", "status Pending PBSQueued"],
     ),
-    ("held", situation(done(), seen("H")), ["status Pending PBSHeld"]),
+    ("held", situation(done(), seen("H")), ["announce PBSHeld", "status Pending PBSHeld"]),
+    (
+        "held, not for too long",
+        situation(done(), seen("H"), record={"held_since": NOW - 59}, held_limit=60),
+        ["announce PBSHeld", "status Pending PBSHeld"],
+    ),
+    (
+        "held for too long",
+        situation(done(), seen("H"), record={"held_since": NOW - 60}, held_limit=60),
+        ["announce PBSHeld", "status Failed PBSHeld PBSHeld"],
+    ),
     ("running", situation(done(), seen("R", podrun())), ["status Running"]),
     ("running, cluster away", situation(done(), seen("R", podrun()), reachable=False, trouble="x"), ["status Running"]),
     ("suspended", situation(done(), seen("S", podrun())), ["status Running"]),

@@ -16,6 +16,9 @@ STAGES: list[tuple[str, Observation | None, Stage]] = [
     ("lock", seen(job_id=None, submitting=True), Stage.SUBMITTING),
     ("cancelled before submission", seen(job_id=None, stopping=True), Stage.ENDED),
     ("cancelled while submitting", seen(job_id=None, stopping=True, submitting=True), Stage.SUBMITTING),
+    ("cancelled while submitting, and PBS has no job", seen(job_id=None, stopping=True, submitting=True, pbs=absent()),
+     Stage.ENDED),
+    ("qsub was refused, to be tried again", seen(job_id=None, pbs=absent()), Stage.SUBMITTING),
     ("id, PBS not asked", seen(), Stage.QUEUED),
     ("queued", seen("Q"), Stage.QUEUED),
     ("waiting", seen("W"), Stage.QUEUED),
@@ -35,7 +38,8 @@ STAGES: list[tuple[str, Observation | None, Stage]] = [
     ("ended and gone", seen(status=ended(), pbs=absent()), Stage.ENDED),
     ("moved away", seen("M"), Stage.UNKNOWN),
     ("gone", seen(pbs=absent()), Stage.ENDED),
-]
+    ("claimed, its id unknown, and gone", seen(job_id=None, claimed=True, pbs=absent()), Stage.ENDED),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("observation", "stage"), [c[1:] for c in STAGES], ids=[c[0] for c in STAGES])
@@ -67,6 +71,7 @@ ENDS: list[tuple[str, Observation, bool, str, bool]] = [
     ("our own cancel of a queued job", seen(pbs=absent(), stopping=True), False, "", False),
     ("walltime by PBS", seen(status=podrun(), pbs=absent(exit_status=-29)), False, "PBSWalltimeExceeded", False),
     ("node lost", seen(status=podrun(), pbs=absent(exit_status=-20)), False, "PBSJobVanished", True),
+    ("requeued", seen(claimed=True, status=podrun(), pbs=absent(exit_status=75)), False, "PBSJobRequeued", True),
     ("memory", seen(status=podrun(), pbs=absent(exit_status=-27)), False, "OOMKilled", False),
     ("a code of the future", seen(status=podrun(), pbs=absent(exit_status=-99)), False, "PBSJobVanished", False),
 ]

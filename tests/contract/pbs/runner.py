@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -81,17 +80,19 @@ def account(suffix: str = "") -> Iterator[Account]:
             yield Account(me.pw_name, me.pw_uid, me.pw_gid, Path(directory), demote=False)
         return
     name = f"mpbs{os.getpid()}{suffix}"
-    home = Path(tempfile.mkdtemp(prefix="minipbs-home-"))
-    with PASSWD:
-        subprocess.run(["useradd", "--no-create-home", "--home-dir", home, "--shell", "/bin/bash", name], check=True)
-    try:
-        entry = pwd.getpwnam(name)
-        os.chown(home, entry.pw_uid, entry.pw_gid)
-        yield Account(name, entry.pw_uid, entry.pw_gid, home, demote=True)
-    finally:
+    with tempfile.TemporaryDirectory(prefix="minipbs-home-") as directory:
+        home = Path(directory)
         with PASSWD:
-            subprocess.run(["userdel", "--force", name], check=True, capture_output=True)
-        shutil.rmtree(home, ignore_errors=True)
+            subprocess.run(
+                ["useradd", "--no-create-home", "--home-dir", home, "--shell", "/bin/bash", name], check=True
+            )
+        try:
+            entry = pwd.getpwnam(name)
+            os.chown(home, entry.pw_uid, entry.pw_gid)
+            yield Account(name, entry.pw_uid, entry.pw_gid, home, demote=True)
+        finally:
+            with PASSWD:  # by force: the user's background qsub may still be there
+                subprocess.run(["userdel", "--force", name], check=True, capture_output=True)
 
 
 def recorded_site(dialect: str) -> Config:

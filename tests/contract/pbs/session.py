@@ -94,6 +94,8 @@ class Session:
         self._prepare()
         self._records(BEFORE_JOBS)
         self._records(SUBMISSIONS)
+        wall = self._mine("qsub_short_walltime")
+        self._sh(f"qalter -l walltime=00:00:59 {wall}", "root")  # it is to run while the next states are recorded
         fill = self._sh("for i in 1 2 3 4 5; do qsub -N fill -l select=1:ncpus=16 ok.sh; done").split()
         self._records(["qsub_bigger_than_one_numa_domain"])
         self._wait(lambda jobs: self._sessions(jobs) >= {"ok-job", "fill", "wall"} and _finished(jobs, "exe", "stdin"))
@@ -103,7 +105,8 @@ class Session:
         self._go(*(array.replace("[]", f"[{index}]") for index in range(6)))
         self._wait(lambda jobs: _finished(jobs, "arr"))
         self._records(BUSY)
-        self._go(self._mine("qsub_ok"), self._mine("qsub_short_walltime"), *fill[:3])
+        self._sh(f"qalter -l walltime=00:00:05 {wall}", "root")
+        self._go(self._mine("qsub_ok"), wall, *fill[:3])
         self._wait(self._half_done)
         self._records(LATER)
         self._records(REFUSED)

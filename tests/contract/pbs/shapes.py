@@ -60,6 +60,8 @@ def job_shape(job: dict[str, Any]) -> dict[str, Any]:
             shape[key] = re.sub(r"\d+", "n", plain(value))
         elif key == "Submit_arguments":
             shape[key] = re.sub(r"\d+(\[\])?\.\S+|-a \d+", "n", value)
+        elif key == "Resource_List" and job["Job_Name"] == "wall":
+            shape[key] = {**value, "walltime": value["walltime"][:5]}  # the session changes its seconds
         elif key in STABLE:
             shape[key] = value
         elif key == "Variable_List":

@@ -1,0 +1,56 @@
+"""`hpc-bridge doctor`: a table of checks, each with what to do. Exit 0: nothing failed; 1: something did; 2: bad
+settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bridge.api.settings import parse_duration
+from bridge.cli.settings import config_option, read_settings
+from bridge.setup.checks import Check, State
+from bridge.setup.doctor import examine
+
+_COLOURS = {State.OK: "green", State.FAILED: "red", State.SKIPPED: "yellow"}
+
+
+@click.command()
+@config_option
+@click.option(
+    "--kubeconfig", metavar="FILE", help="Left out: in the cluster its own, else KUBECONFIG, else ~/.kube/config."
+)
+@click.option("--wait", default="2m", show_default=True, metavar="TIME", help="How long the small PBS job may wait.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def doctor(config: str, kubeconfig: str | None, wait: str, output: str) -> None:
+    """Check clusters and Kubernetes: what works, what does not, and what to do.
+
+    Submits one small PBS job for each account (one core, one minute), named hpc-bridge-doctor.
+    """
+    settings = read_settings(config)
+    try:
+        seconds = float(parse_duration(wait))  # type: ignore[arg-type]  # a str gives a number or ValueError
+    except ValueError as error:
+        raise click.UsageError(f"--wait: {error}") from None
+    checks = asyncio.run(examine(settings, kubeconfig, seconds, lambda text: click.echo(text, err=True)))
+    if output == "json":
+        click.echo(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        Console(soft_wrap=False).print(_table(checks))
+    if any(check.state is State.FAILED for check in checks):
+        raise SystemExit(1)
+
+
+def _table(checks: list[Check]) -> Table:
+    table = Table("where", "check", "", "found", "what to do", box=None, pad_edge=False)
+    for check in checks:
+        colour = _COLOURS[check.state]
+        cells = [check.where, check.name, check.found, check.advice]
+        where, name, found, advice = (cell.replace("[", r"\[") for cell in cells)
+        table.add_row(where, name, f"[{colour}]{check.state}[/{colour}]", found, advice)
+    return table

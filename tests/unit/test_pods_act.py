@@ -1,0 +1,120 @@
+"""What errors of the cluster make of a pod: the table from the adapter's errors to holds and failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from podcases import NOW, UID, pod
+from virtualtime import VirtualClock
+
+from bridge.api.settings import Cluster
+from bridge.plan.model import NodeFacts
+from bridge.plan.plan import plan
+from bridge.pods.act import Scene, act, unlimited
+from bridge.pods.decide import Submit
+from bridge.pods.inputs import InputSource
+from bridge.pods.record import Record
+from pbs_adapter import errors
+from pbs_adapter.models import JobRef, JobRequest
+
+CLUSTER = Cluster.model_validate(
+    {
+        "name": "alpha",
+        "queue": "workq",
+        "images": [{"image": "*"}],
+        "accounts": [{"transport": {"type": "local"}, "sharedTrust": True}],
+    }
+)
+THING = pod(spec__containers=[{"name": "main", "image": "sh", "command": ["true"]}])
+
+
+class Link:
+    """Takes jobs, or raises what it was given."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.jobs: list[JobRequest] = []
+
+    async def submit(self, job: JobRequest) -> str:
+        if self.error is not None:
+            raise self.error
+        self.jobs.append(job)
+        return "12.alpha"
+
+
+class Events:
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+
+    def event(self, thing: dict[str, Any], kind: str, reason: str, message: str) -> None:
+        self.seen.append((kind, reason, message))
+
+
+async def submit(link: Link, record: Record) -> Events:
+    events, clock = Events(), VirtualClock(NOW)
+    scene = Scene(
+        kube=None, link=link, events=events, inputs=InputSource(None, clock), clock=clock,  # type: ignore[arg-type]
+        cluster=CLUSTER, instance="i", facts=lambda: NodeFacts("pbs-alpha"), observe_submit=lambda _seconds: None,
+    )  # fmt: skip
+    await act(scene, Submit(), THING, plan(THING, CLUSTER), JobRef("default", UID), record)
+    return events
+
+
+async def test_a_job_that_pbs_takes() -> None:
+    link, record = Link(), Record(attempts=2)
+    events = await submit(link, record)
+    assert [job.ref for job in link.jobs] == [JobRef("default", UID)]
+    assert (record.hold, record.failure, record.attempts) == (None, None, 0)
+    assert events.seen == [("Normal", "PBSSubmitted", "Submitted to cluster alpha as job 12.alpha to queue workq")]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "pause"),
+    [
+        (errors.Unreachable("no route"), "ClusterUnreachable", 4.0),
+        (errors.PbsUnavailable("server down"), "ClusterUnreachable", 4.0),
+        (errors.Backlog("limit"), "PBSBacklog", 15.0),
+        (errors.OutcomeUnknown("lost"), "ContainerCreating", 2.0),
+    ],
+)
+async def test_what_is_tried_again(error: Exception, reason: str, pause: float) -> None:
+    record = Record()
+    events = await submit(Link(error), record)
+    assert record.failure is None
+    assert record.hold is not None
+    assert (record.hold.reason, record.hold.message, record.retry_at) == (reason, str(error), NOW + pause)
+    assert [(kind, why) for kind, why, _ in events.seen] == [("Warning", reason)]
+    assert (await submit(Link(error), record)).seen == []  # the same trouble is told once
+
+
+async def test_pauses_grow_to_a_minute() -> None:
+    record, pauses = Record(), []
+    for _ in range(8):
+        await submit(Link(errors.Unreachable("x")), record)
+        pauses.append(record.retry_at - NOW)
+    assert pauses == [4, 8, 16, 32, 60, 60, 60, 60]
+
+
+async def test_what_pbs_refuses_fails_the_pod_with_its_words() -> None:
+    record = Record()
+    await submit(Link(errors.Rejected("qsub: Unknown queue")), record)
+    assert record.failure is not None
+    assert (record.failure.reason, record.failure.message) == ("PBSRejected", "qsub: Unknown queue")
+
+
+async def test_a_former_leader_stops() -> None:
+    with pytest.raises(errors.Fenced):
+        await submit(Link(errors.Fenced("epoch 3")), Record())
+
+
+def test_default_tolerations_lose_their_limit_and_others_keep_theirs() -> None:
+    given = [
+        {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "tolerationSeconds": 300, "operator": "Exists"},
+        {"key": "mine", "effect": "NoExecute", "tolerationSeconds": 5},
+    ]
+    assert unlimited(given) == [
+        {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "operator": "Exists"},
+        given[1],
+    ]
+    assert unlimited(given[1:]) is None
