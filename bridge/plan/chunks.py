@@ -57,12 +57,18 @@ def vscattered(place: str | None) -> str:
 
 
 def known(asked: Chunk, vnodes: Iterable[Vnode]) -> tuple[Chunk, tuple[str, ...]]:
-    """The chunk without what no vnode reports, and the names of that: PBS keeps account of it elsewhere, or not."""
+    """The chunk without what no vnode reports, and the names of that: PBS keeps account of it elsewhere, or not.
+
+    Where all vnodes are of one host, the scheduler breaks chunks under `vscatter` too (node_info.cpp: ok_break_chunk).
+    """
+    vnodes = list(vnodes)
     reported = {"ncpus", "mem"}.union(*(vnode.available for vnode in vnodes))
     pairs = [pair for pair in zip(asked.names, asked.need, strict=True) if pair[0] in reported]
     words = tuple(word for word in asked.words if word[0] in reported)
     left = [name for name in (*asked.names, *(name for name, _ in asked.words)) if name not in reported]
-    return asked._replace(names=tuple(n for n, _ in pairs), need=tuple(v for _, v in pairs), words=words), tuple(left)
+    unbroken = asked.unbroken and len({vnode.host for vnode in vnodes}) > 1
+    names, need = tuple(name for name, _ in pairs), tuple(value for _, value in pairs)
+    return asked._replace(names=names, need=need, words=words, unbroken=unbroken), tuple(left)
 
 
 def short(places: Sequence[Host], asked: Chunk, *, free: bool) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Which vnodes a job gets: select and place on hosts with NUMA vnodes; pure but for the books that `take` changes.
 
-A chunk is broken over the vnodes of one host only if no single vnode of that host can hold it now, and never under
-`vscatter` (facts: the real scheduler's EVAL_OKBREAK).
+A chunk is broken over the vnodes of one host only if no single vnode of that host can hold it now; under `vscatter`
+only where the complex has no other host. A vnode whose CPUs are all in use (job-busy) gives nothing more.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Vnode:
     used_at: float = 0.0
 
     def free(self) -> dict[str, int]:
-        """What is left, zero for a vnode that a job holds exclusively."""
-        if True in self.jobs.values():
+        """What is left: nothing of a vnode that a job holds exclusively, or whose CPUs are all in use."""
+        assigned, cpus = self.assigned, self.available.get("ncpus", 0)
+        if True in self.jobs.values() or (cpus and assigned.get("ncpus", 0) >= cpus):
             return dict.fromkeys(self.available, 0)
-        assigned = self.assigned
         return {name: total - assigned.get(name, 0) for name, total in self.available.items()}
 
 
@@ -148,7 +148,8 @@ class Cluster:
                     if (chunk.host and chunk.host != host) or (place.arrangement == "scatter" and host in used_hosts):
                         continue
                     skip = used_vnodes if place.arrangement == "vscatter" else set()
-                    pieces = self._on_host(chunk, host, free, skip, may_break=place.arrangement != "vscatter")
+                    may_break = place.arrangement != "vscatter" or len(self.hosts) == 1
+                    pieces = self._on_host(chunk, host, free, skip, may_break)
                     if pieces is not None:
                         break
                 else:
@@ -179,7 +180,7 @@ class Cluster:
         pieces: list[Piece] = []
         for name in vnodes:
             taken = {res: min(amount, max(0, free[name].get(res, 0))) for res, amount in need.items()}
-            if not any(taken.values()) or (need.get("ncpus") and not taken["ncpus"]):
+            if not any(taken.values()):
                 continue
             taken = {res: amount for res, amount in taken.items() if amount}
             need = {res: amount - taken.get(res, 0) for res, amount in need.items()}

@@ -35,8 +35,9 @@ def ask(ncpus: int = 1, mem: int = Gi, walltime: int = 60, **options: object) ->
         (ask(5), census(*FRAGMENTED), (True, (2, 2), 1, 2, 7)),
         (ask(8), census(*FRAGMENTED), (False, None, 1, 2, 7)),
         (ask(5), census(*FRAGMENTED, vnode("k[0]"), vnode("k[1]")), (True, (1, 2), 1, 2, 16)),
-        (ask(6, place="vscatter"), census(*FRAGMENTED), (False, None, 1, 1, 4)),
-        (ask(4, place="vscatter"), census(*FRAGMENTED), (True, (1, 1), 1, 1, 4)),
+        (ask(6, place="vscatter"), census(*FRAGMENTED), (True, (2, 2), 1, 2, 7)),  # there is no other host
+        (ask(6, place="vscatter"), census(*FRAGMENTED, vnode("k", 1)), (False, None, 1, 1, 4)),
+        (ask(4, place="vscatter"), census(*FRAGMENTED, vnode("k", 1)), (True, (1, 1), 1, 1, 4)),
         (ask(5, place="scatter:shared"), census(*FRAGMENTED), (True, (2, 2), 1, 2, 7)),
         (ask(7), census(*(vnode(f"h[{i}]", used=u) for i, u in enumerate((2, 6, 7, 7)))), (True, (2, 4), 1, 4, 10)),
         (ask(8, place="excl"), census(vnode("h[0]", used=1), vnode("h[1]")), (True, (1, 1), 1, 2, 8)),
@@ -140,7 +141,7 @@ ONE = vnode("h")
         (ask(resources={"model": "z"}), None, census(vnode("a", model="a")),
          "asks ncpus 1, mem 1Gi, model=z, and no host has it"),
         (ask(5), None, census(ONE, resources_available={"ncpus": 4}), "asks ncpus 5, the server has at most 4"),
-        (ask(9, place="vscatter"), None, census(*H2), "asks ncpus 9, the largest vnode has 8"),
+        (ask(9, place="vscatter"), None, census(*H2, vnode("k", 1)), "asks ncpus 9, the largest vnode has 8"),
     ],
 )  # fmt: skip
 def test_never(options: JobOptions, name: str | None, where: Census, refused: str) -> None:
@@ -155,7 +156,7 @@ def test_never(options: JobOptions, name: str | None, where: Census, refused: st
         (ask(4), census(vnode("h", used=5)), "asks ncpus 4, the most free in one host is 3"),
         (ask(4, 4 * Gi), census(vnode("a", used=5), vnode("b", used_mem=14 * Gi)),
          "asks ncpus 4, mem 4Gi on one host, and no host has all of it free now"),
-        (ask(5, place="vscatter"), census(*FRAGMENTED), "asks ncpus 5, the most free in one vnode is 4"),
+        (ask(5, place="vscatter"), census(*FRAGMENTED, vnode("k", 1)), "asks ncpus 5, the most free in one vnode is 4"),
         (ask(), census(vnode("h", state="down")), "asks ncpus 1, mem 1Gi, and no host has it free"),
         (ask(), census(ONE, queues=(queue(started=False),)), "queue workq is not started"),
         (ask(), census(ONE, scheduling=False), "the server starts no jobs now (scheduling is off)"),

@@ -79,6 +79,16 @@ def test_placement(used: str, select: str, how: str, expected: str) -> None:
     assert place(NUMA, used, select, how) == expected
 
 
+def test_one_host_alone_breaks_chunks_under_vscatter_too() -> None:
+    alone = Config(hosts=NUMA.hosts[:1])
+    assert place(alone, "", "1:ncpus=12", "vscatter") == "(a[0]:ncpus=8+a[1]:ncpus=4)"
+
+
+def test_a_vnode_without_a_free_cpu_gives_no_memory() -> None:
+    busy = "Not Running: Insufficient amount of resource: mem (R: 41943040kb A: 33554432kb T: 67108864kb)"
+    assert place(Config(hosts=NUMA.hosts[:1]), "a[0]=8", "1:ncpus=1:mem=40gb", "free") == busy
+
+
 def test_hosts_without_numa_are_one_vnode() -> None:
     assert place(FLAT, "", "1:ncpus=8", "free") == "(a:ncpus=8)"
     assert place(FLAT, "a=1", "2:ncpus=4", "free") == "(a:ncpus=4)+(b:ncpus=4)"
