@@ -6,7 +6,7 @@ elsewhere. docs/how-to/write-a-rule.md tells the order in which rules are tried,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -73,7 +73,7 @@ def match(pod: Json, namespace: Json, rules: Sequence[Rule], *, system: Collecti
         if wish.mode is None:
             return Match(None, "never", f"no rule is for it, and it has no label {names.ROUTE}{wish.ignored}")
         why = f"its label {wish.label} asks for it, and no rule is for it: the built-in rule over all clusters"
-        return Match(BUILT_IN, wish.mode, why, transfer=wish.transfer)
+        return Match(BUILT_IN, wish.mode, why + wish.ignored, transfer=wish.transfer)
     rule, others = fitting[0], fitting[1:]
     losers = tuple((other.name, _gave_way(other, rule)) for other in others)
     if rule.spec.mode == "never":
@@ -178,7 +178,7 @@ def accepted(rule: Rule | RuleProblem, known: Known, *, system: Collection[str] 
     if isinstance(rule, RuleProblem):
         told = "; ".join(f"{field}: {message}" for field, message in rule.problems)
         return [_condition("Accepted", False, "InvalidSpec", f"the rule is not used: {told}", rule.generation)]
-    fields = list(_system_fields(rule.spec.match, system))
+    fields = _system_fields(rule.spec.match, system)
     if fields:
         message = (
             f"the rule is not used: {', '.join(fields)}: pods of {' and '.join(sorted(system))} must never wait for "
@@ -204,14 +204,14 @@ def _no_such(candidate: CandidateSpec, field: str, known: Known) -> str:
     return f"no queue {candidate.queue} on {candidate.cluster} (there: {there})"
 
 
-def _system_fields(wanted: PodMatch, system: Collection[str]) -> Iterator[str]:
+def _system_fields(wanted: PodMatch, system: Collection[str]) -> list[str]:
     """The fields that name a namespace whose pods are never routed."""
-    for index, name in enumerate(wanted.namespaces):
-        if name in system:
-            yield f"spec.match.namespaces[{index}]"
-    for label, operator, values in requirements(wanted.namespace_selector):
-        if label == METADATA_NAME and operator == "In" and set(values) & set(system):
-            yield f"spec.match.namespaceSelector ({METADATA_NAME})"
+    listed = [f"spec.match.namespaces[{index}]" for index, name in enumerate(wanted.namespaces) if name in system]
+    selected = any(
+        label == METADATA_NAME and operator == "In" and not set(values).isdisjoint(system)
+        for label, operator, values in requirements(wanted.namespace_selector)
+    )
+    return [*listed, *([f"spec.match.namespaceSelector ({METADATA_NAME})"] if selected else [])]
 
 
 def shadowed(rule: Rule, losses: Iterable[tuple[str, str]]) -> Json:

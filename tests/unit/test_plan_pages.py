@@ -17,15 +17,16 @@ def test_pages_do_not_drift(name: str) -> None:
     assert (REFERENCE / name).read_text(encoding="utf-8") == pages()[name], "run python -m bridge.cli.document"
 
 
-def test_check_mode_finds_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["docs/reference/reasons.md", "deploy/base/crd-routingrules.yaml"])
+def test_check_mode_finds_a_difference(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 0
     assert main(["--check", str(tmp_path)]) == 0
-    (tmp_path / "reasons.md").write_text("x")
+    (tmp_path / name).write_text("x")
     assert main(["--check", str(tmp_path)]) == 1
-    assert "reasons.md differs" in capsys.readouterr().err
+    assert f"{name} differs" in capsys.readouterr().err
 
 
 def test_every_reason_and_annotation_has_a_meaning() -> None:
     values = {v for k, v in vars(reasons).items() if k.isupper() and isinstance(v, str)}
     assert values - set(reasons.MEANING) == {reasons.DISRUPTION_TARGET_REASON}
-    assert set(names.AUTHOR_ANNOTATIONS) <= set(names.MEANING)
+    assert {*names.AUTHOR_ANNOTATIONS, *names.AUTHOR_LABELS} <= set(names.MEANING)
