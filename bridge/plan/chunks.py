@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from bridge.plan.hosts import Chunk, Host, holders, holds
 from bridge.plan.limits import shown
@@ -56,18 +57,33 @@ def vscattered(place: str | None) -> str:
     return ":".join(["vscatter", *rest])
 
 
-def known(asked: Chunk, vnodes: Iterable[Vnode]) -> tuple[Chunk, tuple[str, ...]]:
+class Ground(NamedTuple):
+    """The vnodes that a queue's jobs may come to. `alone`: they are all of one host."""
+
+    vnodes: Sequence[Vnode]
+    queue: str
+    partition: str
+    reported: frozenset[str]
+    alone: bool
+
+
+def ground(vnodes: Sequence[Vnode], queue: str = "", partition: str = "") -> Ground:
+    """What is worth knowing of these vnodes for every chunk."""
+    reported = frozenset({"ncpus", "mem"}.union(*(vnode.available for vnode in vnodes)))
+    return Ground(vnodes, queue, partition, reported, len({vnode.host for vnode in vnodes}) < 2)
+
+
+def known(asked: Chunk, where: Ground) -> tuple[Chunk, tuple[str, ...]]:
     """The chunk without what no vnode reports, and the names of that: PBS keeps account of it elsewhere, or not.
 
     Where all vnodes are of one host, the scheduler breaks chunks under `vscatter` too (node_info.cpp: ok_break_chunk).
     """
-    vnodes = list(vnodes)
-    reported = {"ncpus", "mem"}.union(*(vnode.available for vnode in vnodes))
+    reported = where.reported
     pairs = [pair for pair in zip(asked.names, asked.need, strict=True) if pair[0] in reported]
     words = tuple(word for word in asked.words if word[0] in reported)
     left = [name for name in (*asked.names, *(name for name, _ in asked.words)) if name not in reported]
-    unbroken = asked.unbroken and len({vnode.host for vnode in vnodes}) > 1
     names, need = tuple(name for name, _ in pairs), tuple(value for _, value in pairs)
+    unbroken = asked.unbroken and not where.alone
     return asked._replace(names=names, need=need, words=words, unbroken=unbroken), tuple(left)
 
 

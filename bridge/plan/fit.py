@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from bridge.api.settings import NumaHosts
 from bridge.plan import chunks
-from bridge.plan.hosts import hosts, judge
+from bridge.plan.board import Board
+from bridge.plan.hosts import hosts
 from bridge.plan.limits import over
 from bridge.plan.placement import NumaWish, Placement
 from bridge.plan.survey import Survey
@@ -51,9 +52,9 @@ def fit(options: JobOptions, census: Census) -> Fit:
     refused = over_server + (min(over_queues, key=len) if over_queues and all(over_queues) else [])
     names = {queue.name for queue in queues}
     vnodes = [v for v in census.vnodes if not v.queue or not names or v.queue in names]
-    chunk, _ = chunks.known(chunks.chunk(options, options.place or "", {}), vnodes)
-    places = hosts(vnodes, chunk)
-    too_big = () if not vnodes or judge(places, chunk).ever else chunks.short(places, chunk, free=False)
+    chunk, _ = chunks.known(chunks.chunk(options, options.place or "", {}), chunks.ground(vnodes))
+    board = Board(hosts(vnodes, chunk))
+    too_big = () if not vnodes or board.judge(chunk).ever else chunks.short(board.hosts, chunk, free=False)
     return Fit(tuple(refused), too_big)
 
 

@@ -16,7 +16,6 @@ from bridge.api.settings import NumaHosts
 from pbs_adapter.remote.parse import Value, Vnode
 
 Amounts = tuple[int, ...]
-NO, MAYBE, YES = 0, 1, 2  # may it run now? The best of all hosts counts
 RESERVED = "reservations hold vnodes that would be large enough"
 UNSEEN = (
     "how cores in use are spread over the NUMA domains within hosts is not visible; it is checked where the job starts"
@@ -57,22 +56,12 @@ class Host(NamedTuple):
     domains: int
 
 
-class Room(NamedTuple):
-    """What one host, or all of them, can do for a chunk.
+class Ready(NamedTuple):
+    """A host that has room: the fewest and the most domains the chunk would be on, and what makes that uncertain."""
 
-    now: NO, MAYBE, YES. fewest and most: domains it may be spread over now; best and worst: on any placement;
-    known: the domains are. largest: most ncpus such a chunk could have now.
-    """
-
-    ever: bool = False
-    now: int = NO
-    fewest: int = 0
-    most: int = 0
-    best: int = 0
-    worst: int = 0
-    known: bool = True
-    largest: int = 0
-    doubts: frozenset[str] = frozenset()
+    fewest: int
+    most: int
+    doubt: str = ""
 
 
 def hosts(vnodes: Iterable[Vnode], chunk: Chunk, domains: Sequence[NumaHosts] = ()) -> list[Host]:
@@ -140,52 +129,46 @@ def total(rows: Iterable[Row], of: Callable[[Row], Amounts]) -> Amounts:
     return tuple(map(sum, zip(*map(of, rows), strict=True)))
 
 
-def judge(places: Iterable[Host], chunk: Chunk) -> Room:
-    """What all hosts together can do: the best of each."""
-    rooms = [room for host in places if (room := one(host, chunk)).ever]
-    if not rooms:
-        return Room()
-    now = max(room.now for room in rooms)
-    ready = [room for room in rooms if room.now]
-    return Room(
-        ever=True,
-        now=now,
-        fewest=min((room.fewest for room in ready), default=0),
-        most=max((room.most for room in ready), default=0),
-        best=min((room.best for room in rooms if room.known), default=0),
-        worst=max((room.worst for room in rooms if room.known), default=0),
-        known=all(room.known for room in ready),
-        largest=max(room.largest for room in rooms),
-        doubts=frozenset[str]().union(*(room.doubts for room in rooms if room.now == now)) if now == MAYBE else _NONE,
-    )
+def size(host: Host, chunk: Chunk) -> tuple[int, int] | None:
+    """The fewest and the most domains that the chunk may be on in this host, whatever else runs; None: it is too small.
+
+    (0, 0) where the host's domains are not known.
+    """
+    need, rows = chunk.need, host.rows
+    if len(rows) == 1:
+        if not holds(rows[0].total, need):
+            return None
+        best = _fewest_parts(rows[0].total, need, host.domains) if host.domains > 1 else host.domains
+        return None if chunk.one_domain and best > 1 else (best, min(host.domains, max(best, need[0])))
+    unbroken = chunk.unbroken or chunk.one_domain
+    whole = any(holds(row.total, need) for row in rows)
+    if not whole and (unbroken or not holds(total(rows, lambda row: row.total), need)):
+        return None
+    best = 1 if whole else _fewest([row.total for row in rows], need)
+    return best, 1 if unbroken else max(best, min(sum(row.domain for row in rows), need[0]))
 
 
-_NONE: frozenset[str] = frozenset()
+def ready(host: Host, chunk: Chunk) -> Ready | None:
+    """Whether the host would take the chunk now; None: it has no room. The chunk is not too large for the host."""
+    if len(host.rows) == 1:
+        return _within(host, chunk)
+    unbroken = chunk.unbroken or chunk.one_domain
+    sure = _across([row for row in host.rows if not row.reserved], host.rows, chunk, unbroken)
+    found = sure or _across(host.rows, host.rows, chunk, unbroken)
+    if found is None:
+        return None
+    doubt = RESERVED if not sure else GROUPED if chunk.grouped and found[1] > 1 else ""
+    return Ready(*found, doubt)
 
 
-def one(host: Host, chunk: Chunk) -> Room:
-    """What one host can do."""
-    return _within(host, chunk) if len(host.rows) == 1 else _across(host, chunk)
-
-
-def _within(host: Host, chunk: Chunk) -> Room:
+def _within(host: Host, chunk: Chunk) -> Ready | None:
     """A host of one vnode; its domains, if any, are of equal size, and where in them free cores lie is not visible."""
     (row,), need, parts = host.rows, chunk.need, host.domains
-    if not holds(row.total, need):
-        return Room()
-    best = _fewest_parts(row.total, need, parts) if parts > 1 else parts
-    if chunk.one_domain and best > 1:
-        return Room()
-    room = Room(ever=True, best=best, worst=min(parts, max(best, need[0])), known=parts > 0)
-    if not row.open:
-        return room
-    room = room._replace(largest=row.free[0] if holds(row.free[1:], need[1:]) else 0)
-    if not holds(row.free, need):
-        return room
-    spread = _spread(row.free, need, parts) if parts > 1 else parts
-    unseen = chunk.one_domain and spread != 1
-    doubts = _NONE.union([RESERVED] if row.reserved else [], [UNSEEN] if unseen else [])
-    return room._replace(now=MAYBE if doubts else YES, fewest=best, most=max(best, spread), doubts=doubts)
+    if not row.open or not holds(row.free, need):
+        return None
+    fewest = _fewest_parts(row.total, need, parts) if parts > 1 else parts
+    most = max(fewest, _spread(row.free, need, parts)) if parts > 1 else parts
+    return Ready(fewest, most, RESERVED if row.reserved else UNSEEN if chunk.one_domain and most != 1 else "")
 
 
 def _fewest_parts(have: Amounts, need: Amounts, parts: int) -> int:
@@ -201,36 +184,16 @@ def _spread(free: Amounts, need: Amounts, parts: int) -> int:
     return min(parts, max(by_cores, by_memory))
 
 
-def _across(host: Host, chunk: Chunk) -> Room:
-    """A host of several vnodes; those with CPUs are its NUMA domains."""
-    need, rows = chunk.need, host.rows
-    unbroken = chunk.unbroken or chunk.one_domain
-    whole = any(holds(row.total, need) for row in rows)
-    if not whole and (unbroken or not holds(total(rows, lambda row: row.total), need)):
-        return Room()
-    count = sum(row.domain for row in rows)
-    best = 1 if whole else _fewest([row.total for row in rows], need)
-    room = Room(ever=True, best=best, worst=1 if unbroken else max(best, min(count, need[0])))
-    sure = _ready([row for row in rows if not row.reserved], rows, chunk, unbroken)
-    found = sure or _ready(rows, rows, chunk, unbroken)
-    if found is None:
-        return room._replace(largest=_largest(rows, need, unbroken))
-    fewest, most = found
-    doubts = _NONE.union([] if sure else [RESERVED], [GROUPED] if chunk.grouped and most > 1 else [])
-    largest = _largest(rows, need, unbroken)
-    return room._replace(now=MAYBE if doubts else YES, fewest=fewest, most=most, largest=largest, doubts=doubts)
-
-
-def _ready(rows: Sequence[Row], every: Sequence[Row], chunk: Chunk, unbroken: bool) -> tuple[int, int] | None:
-    """The fewest and the most vnodes that the chunk would be on now; None: there is no room."""
-    need, ready = chunk.need, [row for row in rows if row.open]
-    if any(holds(row.free, need) for row in ready):
+def _across(rows: Sequence[Row], every: Sequence[Row], chunk: Chunk, unbroken: bool) -> tuple[int, int] | None:
+    """The fewest and the most of a host's vnodes that the chunk would be on now; those with CPUs are NUMA domains."""
+    need, usable = chunk.need, [row for row in rows if row.open]
+    if any(holds(row.free, need) for row in usable):
         return 1, 1
-    if unbroken or not ready or any(holds(row.free, need) for row in every):
+    if unbroken or not usable or any(holds(row.free, need) for row in every):
         return None
-    if not holds(total(ready, lambda row: row.free), need):
+    if not holds(total(usable, lambda row: row.free), need):
         return None
-    given = [row.free for row in ready if any(f and n for f, n in zip(row.free, need, strict=True))]
+    given = [row.free for row in usable if any(f and n for f, n in zip(row.free, need, strict=True))]
     return _fewest(given, need), min(len(given), _most(given, need))
 
 
@@ -254,15 +217,6 @@ def _pieces(column: Sequence[int], need: int) -> int:
         need -= have
         pieces += 1
     return pieces
-
-
-def _largest(rows: Sequence[Row], need: Amounts, unbroken: bool) -> int:
-    ready = [row for row in rows if row.open]
-    single = max((row.free[0] for row in ready if holds(row.free[1:], need[1:])), default=0)
-    if unbroken or not ready:
-        return single
-    together = total(ready, lambda row: row.free)
-    return max(single, together[0] if holds(together[1:], need[1:]) else 0)
 
 
 def holders(places: Iterable[Host], chunk: Chunk, *, free: bool) -> Iterator[Amounts]:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from bridge.api.settings import NumaHosts
 from bridge.plan import chunks
-from bridge.plan.hosts import MAYBE, Chunk, Host, Room, hosts, judge
+from bridge.plan.board import Board, Room
+from bridge.plan.hosts import Chunk, hosts
 from bridge.plan.limits import Books, Standing, least
 from bridge.plan.placement import Headroom, NumaWish, Placement, Sizes
 from pbs_adapter.models import Census, JobOptions
-from pbs_adapter.remote.parse import Queue, Value, Vnode
+from pbs_adapter.remote.parse import Queue, Value
 
 _Key = tuple[str, str, tuple[str, ...], tuple[tuple[str, Value], ...], str]
 
@@ -25,7 +26,8 @@ class Survey:
         self.census, self._domains = census, domains
         self._books = Books(census)
         self._bound = {vnode.queue for vnode in census.vnodes if vnode.queue}
-        self._hosts: dict[_Key, list[Host]] = {}
+        self._grounds: dict[tuple[str, str], chunks.Ground] = {}
+        self._boards: dict[_Key, Board] = {}
         self._rooms: dict[tuple[_Key, Chunk], Room] = {}
         self._known: dict[tuple[str, str | None, NumaWish], Placement] = {}
 
@@ -44,49 +46,44 @@ class Survey:
             return Placement(False, False, standing.refused, standing.waits, limits_left=_headroom(standing))
         queue = route.queues[0]
         standing = standing.and_(self._books.running(queue, asked))
-        places, chunk, room, unseen = self._room(options, queue, numa)
-        return _answer(standing.and_(Standing(doubts=unseen)), places, chunk, room, route.queues)
+        board, chunk, room, unseen = self._room(options, queue, numa)
+        return _answer(standing.and_(Standing(doubts=unseen)), board, chunk, room, route.queues)
 
-    def _room(
-        self, options: JobOptions, queue: Queue, numa: NumaWish
-    ) -> tuple[list[Host], Chunk, Room, tuple[str, ...]]:
+    def _room(self, options: JobOptions, queue: Queue, numa: NumaWish) -> tuple[Board, Chunk, Room, tuple[str, ...]]:
         server = self.census.server
         place = options.place or str(
             queue.resources_default.get("place") or server.resources_default.get("place") or ""
         )
         defaults = {**server.default_chunk, **queue.default_chunk}
+        ground = self._ground(queue)
         asked = chunks.chunk(options, place, defaults, one_domain=numa == "require")
-        vnodes = self._vnodes(queue)
-        chunk, left = chunks.known(asked, vnodes)
+        chunk, left = chunks.known(asked, ground)
         counted = {*queue.resources_available, *server.resources_available}
         unseen = tuple(f"no host reports {name}: PBS decides" for name in left if name not in counted)
-        key = (
-            queue.name if queue.name in self._bound else "",
-            queue.partition,
-            chunk.names,
-            chunk.words,
-            chunk.sharing,
-        )
-        if key not in self._hosts:
-            self._hosts[key] = hosts(vnodes, chunk, self._domains)
+        key = (ground.queue, ground.partition, chunk.names, chunk.words, chunk.sharing)
+        if key not in self._boards:
+            self._boards[key] = Board(hosts(ground.vnodes, chunk, self._domains))
         if (key, chunk) not in self._rooms:
-            self._rooms[key, chunk] = judge(self._hosts[key], chunk)
-        return self._hosts[key], chunk, self._rooms[key, chunk], unseen
+            self._rooms[key, chunk] = self._boards[key].judge(chunk)
+        return self._boards[key], chunk, self._rooms[key, chunk], unseen
 
-    def _vnodes(self, queue: Queue) -> list[Vnode]:
+    def _ground(self, queue: Queue) -> chunks.Ground:
         """A queue with vnodes of its own has only these; the others share those that belong to no queue."""
-        wanted = queue.name if queue.name in self._bound else ""
-        return [v for v in self.census.vnodes if (v.queue or "") == wanted and v.partition == queue.partition]
+        key = (queue.name if queue.name in self._bound else "", queue.partition)
+        if key not in self._grounds:
+            vnodes = [v for v in self.census.vnodes if ((v.queue or ""), v.partition) == key]
+            self._grounds[key] = chunks.ground(vnodes, *key)
+        return self._grounds[key]
 
     def sizes(self, queue: str | None = None) -> Sizes:
         """How large a chunk may be on the vnodes of `queue` (the default one); limits are not looked at."""
         queues = self._books.route(queue or self.census.server.default_queue, {}).queues
         if not queues:
             return Sizes(0, 0, 0, 0, 0)
-        places = hosts(self._vnodes(queues[0]), Chunk(("ncpus", "mem"), (1, 0)), self._domains)
+        places = hosts(self._ground(queues[0]).vnodes, Chunk(("ncpus", "mem"), (1, 0)), self._domains)
         rows = [(host, row) for host in places for row in host.rows]
         parts = [(row, host.domains) for host, row in rows if host.domains]
-        vnodes = [v for v in self._vnodes(queues[0]) if v.usable]
+        vnodes = [v for v in self._ground(queues[0]).vnodes if v.usable]
         return Sizes(
             free=sum(max(0, v.ncpus - v.ncpus_assigned) for v in vnodes),
             now=max((sum(r.free[0] for r in host.rows if r.open) for host in places), default=0),
@@ -96,15 +93,13 @@ class Survey:
         )
 
 
-def _answer(
-    standing: Standing, places: Sequence[Host], chunk: Chunk, room: Room, queues: tuple[Queue, ...]
-) -> Placement:
+def _answer(standing: Standing, board: Board, chunk: Chunk, room: Room, queues: tuple[Queue, ...]) -> Placement:
     refused, waits = standing.refused, standing.waits
     if not room.ever:
-        refused += chunks.short(places, chunk, free=False)
+        refused += chunks.short(board.hosts, chunk, free=False)
     elif not room.now:
-        waits += chunks.short(places, chunk, free=True)
-    doubts = standing.doubts + (tuple(sorted(room.doubts)) if room.now == MAYBE else ())
+        waits += chunks.short(board.hosts, chunk, free=True)
+    doubts = standing.doubts + room.doubts
     sure = False if refused or waits else None if doubts else True
     left = least(room.largest, standing.ncpus) or 0
     return Placement(
