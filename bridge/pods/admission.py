@@ -5,7 +5,7 @@ Pods that the scheduler bound are never rejected here: the node may have shrunk 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
 from bridge.plan import quantity
@@ -36,23 +36,30 @@ def requests(pod: Json) -> dict[str, int]:
     return totals
 
 
-def admit(pod: Json, others: Iterable[Json], allocatable: Mapping[str, str]) -> Failure | None:
+def admit(
+    pod: Json,
+    others: Iterable[Json],
+    allocatable: Mapping[str, str],
+    counted: Callable[[Json], Mapping[str, int]] = requests,
+) -> Failure | None:
     """Return why the pod must be rejected, or None.
 
-    `others`: pods on the node that have been accepted. `allocatable`: the node's, as quantity strings. Only pods that
-    the scheduler has not seen and that have not been accepted yet (no startTime) are checked.
+    `others`: pods on the node that have been accepted. `allocatable`: the node's, as quantity strings. `counted`:
+    `requests`, perhaps remembered, since it is asked of every other pod. Only pods that the scheduler has not seen and
+    that have not been accepted yet (no startTime) are checked.
     """
     if scheduled(pod) or pod.get("status", {}).get("startTime"):
         return None
     accepted = [o for o in others if o.get("status", {}).get("phase") not in TERMINAL]
-    if "pods" in allocatable and len(accepted) >= int(allocatable["pods"]):
-        return _out_of("pods", 1, len(accepted), int(allocatable["pods"]))
-    for name, wanted in requests(pod).items():
+    most = quantity.ceil(quantity.parse(allocatable["pods"])) if "pods" in allocatable else None  # 1000 comes as "1k"
+    if most is not None and len(accepted) >= most:
+        return _out_of("pods", 1, len(accepted), most)
+    for name, wanted in counted(pod).items():
         if name not in allocatable:
             if wanted and name != "ephemeral-storage":
                 return _out_of(name, wanted, 0, 0)
             continue
-        used = sum(requests(o).get(name, 0) for o in accepted)
+        used = sum(counted(o).get(name, 0) for o in accepted)
         capacity = quantity.parse(allocatable[name]) * (1000 if name == "cpu" else 1)
         if wanted and wanted + used > capacity:
             return _out_of(name, wanted, used, int(capacity))

@@ -22,7 +22,7 @@ from bridge.plan.fit import Fits
 from bridge.plan.model import Json, Plan
 from bridge.plan.plan import plan as make_plan
 from bridge.pods import act as a
-from bridge.pods.admission import admit
+from bridge.pods.admission import admit, requests
 from bridge.pods.decide import TERMINAL, Annotate, Decision, Submit, WriteStatus, decide, is_daemon
 from bridge.pods.outcome import Stage, outcome
 from bridge.pods.record import Failure, Record, Situation
@@ -64,6 +64,7 @@ class PodLoop:
         self._allowed = allowed
         self._records: dict[str, Record] = {}
         self._plans: dict[str, Plan] = {}
+        self._requests: dict[str, dict[str, int]] = {}
         self._fits = Fits()
         self._began = scene.clock.time()
         self._dying: dict[str, JobRef] = {}  # object gone, job perhaps not
@@ -113,6 +114,7 @@ class PodLoop:
         uid = pod["metadata"]["uid"]
         self._records.pop(uid, None)
         self._plans.pop(uid, None)
+        self._requests.pop(uid, None)
         self._scene.inputs.forget(uid)
         account = self._link.account_for(pod["metadata"]["namespace"])
         if account is not None and (uid in self._busy or outcome(self._link.seen(uid)).stage not in _DONE):
@@ -193,7 +195,7 @@ class PodLoop:
             return
         allocatable = self._scene.facts().allocatable
         others = (p for u, p in self.pods.items.items() if u != plan.uid and p.get("status", {}).get("startTime"))
-        rejected = admit(pod, others, allocatable) if allocatable else None
+        rejected = admit(pod, others, allocatable, self._counted) if allocatable else None
         if rejected is not None:
             record.failure = rejected
         elif plan.refusals:
@@ -214,6 +216,12 @@ class PodLoop:
         elif not record.misfit_since:
             record.misfit_since = waits_unsatisfiable(pod) or now
         return misfit
+
+    def _counted(self, pod: Json) -> dict[str, int]:
+        uid = pod["metadata"]["uid"]
+        if uid not in self._requests:
+            self._requests[uid] = requests(pod)
+        return self._requests[uid]
 
     def _situation(self, pod: Json, plan: Plan, record: Record, ref: JobRef) -> Situation:
         trouble = self._link.trouble(ref.account) if ref.account else ""

@@ -122,7 +122,8 @@ def _queued(observation: Observation) -> Outcome:
         return Outcome(stage, reason=reasons.PBS_QUEUED, message=f"{job} is starting")
     text = pbs.comment or f"{job} waits in PBS"
     if stage is Stage.HELD:
-        return Outcome(stage, reason=reasons.PBS_HELD, message=pbs.comment or f"{job} is held in PBS")
+        told = f" ({pbs.comment})" if pbs.comment else ""  # perhaps from before it was held
+        return Outcome(stage, reason=reasons.PBS_HELD, message=f"{job} is held in PBS{told}")
     if stage is Stage.SUSPENDED:
         return Outcome(stage, reason=reasons.PBS_SUSPENDED, message=text)
     return Outcome(stage, reason=reasons.PBS_QUEUED, message=text)

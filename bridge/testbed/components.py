@@ -24,12 +24,17 @@ API_SERVER_NAMES = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Where one control plane lives. `node_monitor_grace`: seconds without a lease until a node is Unknown."""
+    """Where one control plane lives.
+
+    node_monitor_grace: seconds without a lease until a node is Unknown. tolerations: seconds that pods tolerate such a
+    node, unless they say otherwise. None: Kubernetes' defaults.
+    """
 
     workdir: Path
     ca: CertificateAuthority
     port: int
     node_monitor_grace: float | None = None
+    tolerations: int | None = None
 
     @property
     def url(self) -> str:
@@ -98,7 +103,9 @@ def audit_policy() -> dict[str, object]:
 
 def apiserver_flags(layout: Layout) -> list[str]:
     """What the tests need of an API server, whoever starts it (k3s takes the same flags)."""
+    patience = ["not-ready", "unreachable"] if layout.tolerations is not None else []
     return [
+        *(f"--default-{taint}-toleration-seconds={layout.tolerations}" for taint in patience),
         "--allow-privileged=true",  # such pods shall reach the agent, and be refused there with a message
         f"--audit-log-path={layout.audit_log}",
         f"--audit-policy-file={layout.audit_policy}",

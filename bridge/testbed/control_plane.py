@@ -46,6 +46,7 @@ class ControlPlane:
         *,
         workdir: Path | None = None,
         node_monitor_grace: float | None = None,
+        tolerations: int | None = None,
         progress: build.Progress = build.quiet,
     ) -> None:
         self._progress = progress
@@ -53,7 +54,7 @@ class ControlPlane:
         self.workdir = workdir or Path(tempfile.mkdtemp(prefix="hpc-bridge-control-plane-"))
         (port,) = free_ports(1)
         self.ca = CertificateAuthority(self.workdir / "pki")
-        self.layout = Layout(self.workdir, self.ca, port, node_monitor_grace)
+        self.layout = Layout(self.workdir, self.ca, port, node_monitor_grace, tolerations)
         self.url, self.ca_file = self.layout.url, self.ca.cert_file
         self.audit_log, self.logs = self.layout.audit_log, self.layout.logs
         self.admin_kubeconfig = self.workdir / "admin.kubeconfig"

@@ -56,9 +56,9 @@ class Sshd:
         self._process = self._start()
 
     def _write_keys(self, account: Account) -> None:
-        host_public = _new_key(self._workdir / "host_key")
+        host_public = new_key(self._workdir / "host_key")
         self.known_hosts.write_text(f"[{self.host}]:{self.port} {host_public}\n")
-        client_public = _new_key(self.key_file)
+        client_public = new_key(self.key_file)
         folder = account.home / ".ssh" if account.temporary else self._workdir
         folder.mkdir(mode=0o700, exist_ok=True)
         self._authorized_keys = folder / "authorized_keys"
@@ -144,7 +144,7 @@ Subsystem sftp internal-sftp
         self._process.stop()
 
 
-def _new_key(path: Path) -> str:
+def new_key(path: Path) -> str:
     """Write a new private key (0600) in OpenSSH's format; returns the public one as a line."""
     key = Ed25519PrivateKey.generate()
     form = serialization.PrivateFormat.OpenSSH

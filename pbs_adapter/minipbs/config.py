@@ -56,6 +56,7 @@ class Config:
     `end_delay` in state E before it is finished.
     `projects`, where there are any, are those that jobs may name with -P: a site's hook refuses others.
     `root_jobs` lets root submit jobs (acl_roots); otherwise that is "Bad UID for job execution".
+    `simulate` runs jobs whose command is `PYTHON PODRUN.pyz DIR` without a process each, see simulated.py.
     `strict_ordering` reserves room for the first job that cannot run, and backfills only what does not delay it.
     """
 
@@ -77,6 +78,7 @@ class Config:
     users: tuple[str, ...] = ()
     projects: tuple[str, ...] = ()
     root_jobs: bool = False
+    simulate: bool = False
     python: str = "/usr/bin/python3"
 
     def __post_init__(self) -> None:

@@ -95,6 +95,15 @@ class Server:
         if reply.startswith("error"):
             raise ValueError(reply.strip())
 
+    def fill(self, user: str, count: int, *options: str) -> None:
+        """Submit `count` jobs of `user` at once; options are qsub's, without any the jobs are held.
+
+        Raises ValueError for what qsub would refuse.
+        """
+        reply = fault.ask(str(self.prefix), ["fill", user, str(count), *options], timeout=120.0)
+        if reply.startswith("error"):
+            raise ValueError(reply.strip())
+
     def stats(self) -> dict[str, Any]:
         """Connections to the server: `connections` in all, `last_minute` (epoch times), `refused`."""
         stats: dict[str, Any] = json.loads(fault.ask(str(self.prefix), ["stats"]))

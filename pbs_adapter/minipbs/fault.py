@@ -14,6 +14,7 @@ usage: minipbs-fault connection-budget N|off     connections a minute for the lo
        minipbs-fault garbage on|off              -F json is broken
        minipbs-fault history on|off              job_history_enable
        minipbs-fault vanish JOBID[:kill]         the server forgets a job; its processes live on, or are killed
+       minipbs-fault fill USER COUNT [OPTION ...]    so many jobs of that user by qsub's options; held without any
        minipbs-fault stats                       connections: total, times of the last minute, refused
 """
 
@@ -33,7 +34,7 @@ def ask(prefix: str, words: list[str], timeout: float = 10.0) -> str:
 
 def main(prefix: str, words: list[str]) -> None:
     """The program."""
-    if not words or (len(words) != 2 and words != ["stats"]):
+    if not words or (len(words) != 2 and words != ["stats"] and not (words[0] == "fill" and len(words) > 2)):
         sys.stderr.write(USAGE)
         sys.exit(2)
     try:

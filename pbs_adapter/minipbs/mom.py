@@ -19,6 +19,8 @@ from typing import Any
 
 from . import launch, processes
 from .processes import Usage
+from .simulated import Simulator, Simulators, is_simulated
+from .task import Task, kill
 
 FIRST_USAGE = 1.5
 
@@ -27,25 +29,6 @@ LINGER = 0.1
 LAST_REAPING = 2.0
 WALLTIME_EXCEEDED = -29
 NODE_LOST = -20
-
-
-class Task:
-    """One job's processes."""
-
-    def __init__(self, spec: dict[str, Any], pid: int, now: float) -> None:
-        self.spec = spec
-        self.id: str = spec["job"]
-        self.pid = pid
-        self.status: int | None = None
-        self.over_walltime = False
-        self.kill_at: float | None = None
-        self.usage = Usage()
-        self.started = now
-        self.stopped_at = 0.0
-        self.stopped_for = 0.0
-        self.delivering = 0
-        self.reported_usage = False
-        self.confirmed = False
 
 
 class MomServer:
@@ -64,6 +47,7 @@ class MomServer:
         self.outgoing = b""
         self.alone_since = time.monotonic()
         self.leaving = False
+        self.simulators = Simulators(self.selector)
 
     def run(self) -> None:
         """Serve until told to leave, or until alone and idle."""
@@ -91,11 +75,14 @@ class MomServer:
                     self._accept(listener)
                 elif key.data == "wake":
                     os.read(wake_in, 4096)
+                elif isinstance(key.data, Simulator):
+                    self._simulated(key.data)
                 else:
                     self._read()
             self._reap()
             self._fire()
             self._flush()
+        self.simulators.close()
         os.unlink(path)
         processes.reap_all(LAST_REAPING)
 
@@ -183,7 +170,7 @@ class MomServer:
             self.leaving = True
             for task in self.tasks.values():
                 task.kill_at = time.monotonic()
-            processes.kill_sessions({task.pid for task in self.tasks.values()})
+            kill(self.tasks.values())
         elif message["job"] in self.tasks:
             self._task_command(self.tasks[message["job"]], kind, message)
         elif message["job"] not in self.obits and kind != "forget":
@@ -194,7 +181,7 @@ class MomServer:
             self._terminate(task)
         elif kind == "kill":
             task.kill_at = time.monotonic()
-            processes.kill_sessions({task.pid})
+            kill([task])
         elif kind == "signal":
             self._signal(task, message["number"])
         elif kind == "forget":
@@ -206,14 +193,24 @@ class MomServer:
     # -- jobs
 
     def _start(self, spec: dict[str, Any]) -> None:
+        simulator = None
         try:
-            pid = launch.start(spec)
+            if is_simulated(spec):
+                simulator = self.simulators.of(spec)
+                pid = simulator.pid
+            else:
+                pid = launch.start(spec)
         except OSError as error:
             print(f"minipbs-mom: cannot start {spec['job']}: {error}", file=sys.stderr)
             self._obit(spec["job"], -1, Usage())
             return
-        task = Task(spec, pid, time.monotonic())
-        self.tasks[task.id] = self.by_pid[pid] = task
+        task = Task(spec, pid, time.monotonic(), simulator)
+        self.tasks[task.id] = task
+        if simulator is not None:
+            simulator.order("start", task.id, directory=spec["argv"][2])
+            self._arm_walltime(task)
+            return
+        self.by_pid[pid] = task
         if spec.get("start_delay"):
             self._after(spec["start_delay"], "started", task.id)
         else:
@@ -235,8 +232,25 @@ class MomServer:
         stopped = task.stopped_for + (now - task.stopped_at if task.stopped_at else 0.0)
         return float(task.spec["walltime"]) - (now - task.started - stopped)
 
+    def _simulated(self, simulator: Simulator) -> None:
+        events = simulator.read()
+        if events is None:
+            self.simulators.gone(simulator)
+            left = [task.id for task in self.tasks.values() if task.simulator is simulator]
+            events = [{"event": "ended", "job": job, "status": NODE_LOST} for job in left]
+        for event in events:
+            task = self.tasks.get(event["job"])
+            if task is None:
+                continue
+            if event["event"] == "started":
+                self._confirm(task)
+                self._tell({"event": "usage", "job": task.id, "used": {"cput": 0, "mem": 0, "vmem": 0}})
+            else:
+                task.status = event["status"]
+                self._ended(task)
+
     def _terminate(self, task: Task) -> None:
-        processes.signal_sessions({task.pid}, signal.SIGTERM)
+        task.send(signal.SIGTERM)
         if task.kill_at is None:
             task.kill_at = time.monotonic() + task.spec["kill_delay"]
             self._after(task.spec["kill_delay"], "kill", task.id)
@@ -251,7 +265,7 @@ class MomServer:
             task.stopped_for += now - task.stopped_at
             task.stopped_at = 0.0
             self._arm_walltime(task)
-        processes.signal_sessions({task.pid}, number)
+        task.send(number)
 
     def _reap(self) -> None:
         gone: list[Task] = []
@@ -326,9 +340,7 @@ class MomServer:
                 due.append((kind, task))
         if any(kind == "usage" for kind, _ in due):
             self._measure([task for kind, task in due if kind == "usage"])
-        kills = {task.pid for kind, task in due if kind == "kill"}
-        if kills:
-            processes.kill_sessions(kills)
+        kill(task for kind, task in due if kind == "kill")
         lingering = [task for kind, task in due if kind == "linger"]
         if lingering:
             self._leaders_gone(lingering)

@@ -157,6 +157,7 @@ class MomLink:
             "walltime": job.walltime,
             "kill_delay": self.config.kill_delay,
             "start_delay": self.config.start_delay,
+            "simulate": self.config.simulate,
         }
 
     def _environment(self, job: Job, account: pwd.struct_passwd, shell: str, nodefile: str) -> dict[str, str]:

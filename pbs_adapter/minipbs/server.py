@@ -16,6 +16,7 @@ from .commands import answer
 from .complex import Complex
 from .config import Config
 from .faults import Faults
+from .fill import fill
 from .jobs import Job
 from .journal import Journal
 from .lifecycle import Lifecycle
@@ -240,6 +241,8 @@ class PbsServer:
             self.complex.history = value == "on"
         elif name == "vanish":
             self._vanish(*value.partition(":")[::2])
+        elif name == "fill":
+            fill(self.life, value, int(words[2]), words[3:], time.time())
         elif name != "ping":
             self.faults.set(name, value)
             self._open_door()

@@ -73,7 +73,14 @@ def _problem(status: Any, uid: str) -> str:
     wrong = _wrong(status, _FIELDS)
     for name, container in status["containers"].items():
         wrong = wrong or _wrong_container(name, container)
-    return wrong
+    return wrong or _false_success(status)
+
+
+def _false_success(status: Dict[str, Any]) -> str:
+    """podrun says Succeeded only when every app container has exited with 0."""
+    apps = [container for container in status["containers"].values() if container.get("kind", "app") == "app"]
+    well = apps and all(app["state"] == "terminated" and app.get("exit_code") == 0 for app in apps)
+    return "" if well or status.get("result") != "Succeeded" else "a success that its containers do not show"
 
 
 def _wrong_container(name: str, container: Any) -> str:

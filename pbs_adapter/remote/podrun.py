@@ -1,7 +1,8 @@
 """podrun: runs one pod on the compute node, `python3 podrun.pyz DIR`, started by PBS itself with no shell between.
 
 DIR is the pod directory with pod.json. At most one run: `DIR/claim` is made first, a second start exits 75. The exit
-code mirrors the result: 0, or that of the first app container that failed, or 1.
+code mirrors the result: 0, or that of the first app container that failed, or 1. `--simulate` instead of DIR serves an
+embedded PBS under load, see podrun_simulate.
 """
 
 import os
@@ -26,33 +27,52 @@ def main(argv: Optional[List[str]] = None) -> int:
     if len(arguments) != 1:
         print("usage: podrun DIR", file=sys.stderr)
         return 2
-    directory = os.path.abspath(arguments[0])
     os.umask(0o077)
+    if arguments[0] == "--simulate":
+        from . import podrun_simulate  # read only here: the time until a container starts matters
+
+        return podrun_simulate.main()
+    directory = os.path.abspath(arguments[0])
     clock = Clock()
     signals = Signals(clock)
+    job_id = os.environ.get("PBS_JOBID", "")
     try:
-        os.mkdir(os.path.join(directory, "claim"), 0o700)
-    except FileExistsError:
-        print("podrun: %s has been run before; not again" % directory, file=sys.stderr)
-        return CLAIMED
-    except OSError as error:
-        print("podrun: %s: %s" % (directory, error), file=sys.stderr)
-        return 1
-    status = StatusFile(directory, os.path.basename(directory))
-    try:
-        pod = load(directory)
-    except SpecError as error:
+        pod, status = take(directory, job_id)
+    except NotTaken as error:
         print("podrun: %s" % error, file=sys.stderr)
-        shutil.rmtree(os.path.join(directory, "secrets"), ignore_errors=True)
-        status.write(_unreadable(os.path.basename(directory), str(error)))
-        return 1
+        return error.code
     os.chdir("/")
     start_guard()
     become_subreaper()
-    return PodRun(directory, pod, status, clock, signals).run()
+    return PodRun(directory, pod, status, clock, signals, job_id).run()
 
 
-def _unreadable(uid: str, message: str) -> Dict[str, Any]:
+class NotTaken(Exception):
+    """The pod must not or cannot be run; `code` is podrun's exit code."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def take(directory: str, job_id: str) -> Tuple[Pod, StatusFile]:
+    """Claim the pod directory and read its pod. Raises NotTaken."""
+    try:
+        os.mkdir(os.path.join(directory, "claim"), 0o700)
+    except FileExistsError:
+        raise NotTaken(CLAIMED, "%s has been run before; not again" % directory) from None
+    except OSError as error:
+        raise NotTaken(1, "%s: %s" % (directory, error)) from error
+    status = StatusFile(directory, os.path.basename(directory))
+    try:
+        return load(directory), status
+    except SpecError as error:
+        shutil.rmtree(os.path.join(directory, "secrets"), ignore_errors=True)
+        status.write(_unreadable(os.path.basename(directory), job_id, str(error)))
+        raise NotTaken(1, str(error)) from error
+
+
+def _unreadable(uid: str, job_id: str, message: str) -> Dict[str, Any]:
     """The status of a pod whose pod.json cannot be used."""
     now = time.time()
     return {
@@ -60,7 +80,7 @@ def _unreadable(uid: str, message: str) -> Dict[str, Any]:
         "uid": uid,
         "written_at": now,
         "host": os.uname()[1],
-        "job_id": os.environ.get("PBS_JOBID", ""),
+        "job_id": job_id,
         "started_at": now,
         "phase": "Ended",
         "reason": "PBSStartFailed",

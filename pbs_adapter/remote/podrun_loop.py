@@ -81,8 +81,18 @@ class Signals:
 class PodRun:
     """One pod from claim to final status."""
 
-    def __init__(self, directory: str, pod: Pod, status: StatusFile, clock: Clock, signals: Signals) -> None:
+    def __init__(
+        self,
+        directory: str,
+        pod: Pod,
+        status: StatusFile,
+        clock: Clock,
+        signals: Signals,
+        job_id: str,
+        pump: Optional[LogPump] = None,
+    ) -> None:
         self._directory = directory
+        self._job_id = job_id
         self._pod = pod
         self._status = status
         self._clock = clock
@@ -94,7 +104,7 @@ class PodRun:
         self._runtimes: Dict[str, Runtime] = {}
         self._setup: Dict[bytes, bytes] = {}
         self._scratch = ""
-        self._pump = LogPump()
+        self._pump = pump or LogPump()
         self._ending: Optional[Ending] = None
         self._stop_grace: Optional[float] = None
         self._stop_read = 0.0
@@ -113,6 +123,7 @@ class PodRun:
         except Exception as error:  # noqa: BLE001 - whatever it is, the bridge must hear that the pod has failed
             traceback.print_exc()
             result = self._give_up("podrun failed: %r" % error)
+        self._pump.stop(timeout=10.0)
         return self._finish(result)
 
     def _prepare(self) -> None:
@@ -197,7 +208,6 @@ class PodRun:
 
     def _finish(self, result: str) -> int:
         """Nothing runs any more: leave the final status and no secrets."""
-        self._pump.stop(timeout=10.0)
         shutil.rmtree(os.path.join(self._directory, "secrets"), ignore_errors=True)
         deadline = time.monotonic() + 60.0
         while not self._write("Ended", Decision(result=result)) and time.monotonic() < deadline:
@@ -215,7 +225,7 @@ class PodRun:
             "uid": self._pod.uid,
             "host": os.uname()[1],
             "host_ip": self._host_ip,
-            "job_id": os.environ.get("PBS_JOBID", ""),
+            "job_id": self._job_id,
             "started_at": self._started_at,
             "phase": phase,
             "reason": ending.reason if ending else "",

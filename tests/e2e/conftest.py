@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from faultkit import Points
 from world import World
 
 from bridge.testbed import build
@@ -53,16 +54,27 @@ def control_plane() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="session")
-def clusters() -> Iterator[dict[str, PbsTestCluster]]:
+def points() -> Iterator[Points]:
+    """Where the agent and the helpers stop when a test asks for it."""
+    with Points() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def clusters(points: Points) -> Iterator[dict[str, PbsTestCluster]]:
     """The clusters alpha (2 hosts of 16 cores, several queues) and beta (1 host of 8), each behind its own sshd."""
     config = replace(ALPHA, queues=QUEUES, projects=("physics",))
-    with PbsTestCluster(config) as alpha, PbsTestCluster(BETA) as beta:
+    env = points.environment
+    with PbsTestCluster(config, environment=env) as alpha, PbsTestCluster(BETA, environment=env) as beta:
         yield {"alpha": alpha, "beta": beta}
 
 
 @pytest.fixture(scope="session")
 def bridge(
-    control_plane: ControlPlane, clusters: dict[str, PbsTestCluster], tmp_path_factory: pytest.TempPathFactory
+    control_plane: ControlPlane,
+    clusters: dict[str, PbsTestCluster],
+    points: Points,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
     """The agent on both clusters, as its own ServiceAccount; waits that a user would have are shortened."""
     changes = {
@@ -71,12 +83,14 @@ def bridge(
         for name, cluster in clusters.items()
     }
     changes["alpha"] |= NAMED
+    changes["beta"] |= {"heldLimit": 8}
     agent = Agent(
         control_plane,
         list(clusters.values()),
         tmp_path_factory.mktemp("agent"),
         agent={"sweep": 4, "leaseDuration": 6},
         changes=changes,
+        environment=points.environment,
     )
     agent.start()
     try:

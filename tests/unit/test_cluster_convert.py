@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzzing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,7 +117,7 @@ odd = st.dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(odd | json_values, max_size=3), json_values, json_values)
 def test_nothing_raises(observations: list[Any], gone: Any, cursor: Any) -> None:
     made = report(*observations, gone=gone, cursor=cursor)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzzing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,7 +61,7 @@ def harmless(function: Callable[[Any], Any], argument: object) -> None:
         repr(function(argument)).encode("utf-8", "backslashreplace")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(text=st.one_of(st.binary(max_size=300), damaged()))
 def test_bytes(text: bytes) -> None:
     for function in OF_BYTES:
@@ -82,7 +83,7 @@ _NAMES = (
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(tree=st.dictionaries(st.sampled_from(_NAMES.split()), _JSON), name=st.text(max_size=8))
 def test_wrong_types(tree: dict[str, Any], name: str) -> None:
     for section, function in (("Jobs", OF_BYTES[0]), ("Queue", OF_BYTES[3]), ("nodes", OF_BYTES[4])):
@@ -94,7 +95,7 @@ _SYNTAX = st.text(alphabet="0123456789:+=()[],.kmgtpbw-\"'aePTu \n\\", max_size=
 
 
 @pytest.mark.parametrize("function", OF_TEXT)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(text=st.one_of(_SYNTAX, st.text(max_size=30)))
 def test_text(function: Callable[[str], Any], text: str) -> None:
     harmless(function, text)

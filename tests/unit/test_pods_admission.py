@@ -48,6 +48,10 @@ def test_admit(thing: dict[str, Any], others: list[dict[str, Any]], reason: str)
     assert (failure.reason if failure else "") == reason
 
 
+def test_the_api_server_writes_a_thousand_pods_as_1k() -> None:
+    assert admit(asks(), [asks(accepted=True)] * 4, NODE | {"pods": "1k"}) is None
+
+
 def test_the_message_is_the_kubelets() -> None:
     failure = admit(asks("40"), [asks("30", accepted=True)], NODE)
     assert failure is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+from fuzzing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *points], [*points, len(data)], strict=True)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(frames, max_size=4), st.lists(st.integers(0, 4000), max_size=12), st.binary(max_size=300))
 def test_frames_survive_any_cut(sent: list[Frame], at: list[int], preamble: bytes) -> None:
     decoder = Decoder(magic=True)
@@ -47,7 +48,7 @@ def test_frames_survive_any_cut(sent: list[Frame], at: list[int], preamble: byte
     assert preamble.endswith(decoder.preamble)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=10))
 def test_garbage_raises_wire_error_or_waits(parts: list[bytes]) -> None:
     decoder = Decoder()
@@ -59,7 +60,7 @@ def test_garbage_raises_wire_error_or_waits(parts: list[bytes]) -> None:
             decoder.feed(b"")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(frames, st.integers(0, 200), st.integers(0, 255))
 def test_one_wrong_byte_never_escapes_as_another_exception(frame: Frame, at: int, value: int) -> None:
     data = bytearray(encode(frame))
