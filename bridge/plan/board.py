@@ -54,10 +54,9 @@ class Board:
         if not sizes:
             return Room()
         known = [best for best, _ in sizes if best]
-        room = self._now(chunk)._replace(
-            ever=True, best=min(known, default=0), worst=max(worst for _, worst in sizes), largest=self._largest(chunk)
-        )
-        return room
+        worst = max(worst for _, worst in sizes)
+        best, largest = min(known, default=0), self._largest(chunk)
+        return self._now(chunk)._replace(ever=True, best=best, worst=worst, largest=largest)
 
     def _largest(self, chunk: Chunk) -> int:
         fronts = self._single if chunk.unbroken or chunk.one_domain else self._single + self._together
@@ -87,19 +86,11 @@ def _empty(row: Row) -> Row:
 
 def _best(plain: Sequence[Host], domains: int, open_: bool, reserved: bool) -> list[Host]:
     """Hosts of one kind that no other one beats, by what they have and by what is free."""
-    rows = [
-        host.rows[0]
-        for host in plain
-        if (host.domains, host.rows[0].open, host.rows[0].reserved) == (domains, open_, reserved)
-    ]
-    totals, free = set(_front(row.total for row in rows)), set(_front(row.free for row in rows))
-    kept: dict[Amounts, Row] = {}
-    for row in rows:
-        if row.free in free:
-            kept.setdefault(row.free, row)
-        elif row.total in totals:
-            kept.setdefault(row.total, row)
-    return [Host((row,), domains) for row in dict.fromkeys(kept.values())]
+    kind = (domains, open_, reserved)
+    rows = [h.rows[0] for h in plain if (h.domains, h.rows[0].open, h.rows[0].reserved) == kind]
+    totals, free = {row.total: row for row in rows}, {row.free: row for row in rows}
+    kept = [totals[amounts] for amounts in _front(totals)] + [free[amounts] for amounts in _front(free)]
+    return [Host((row,), domains) for row in dict.fromkeys(kept)]
 
 
 def _front(given: Iterable[Amounts]) -> list[Amounts]:

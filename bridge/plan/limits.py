@@ -179,6 +179,8 @@ class Books:
         return Standing(doubts=(unseen,)) if bound and not self._seen else Standing()
 
     def _entering(self, limits: Limits, asked: Asked, queue: Queue | None) -> Standing:
+        if not any(limits):
+            return Standing()
         where, found = f"in queue {queue.name}" if queue is not None else "on the server", Standing()
         for kind, who, has in self._parties(queue):
             for rule, held, what in (
@@ -197,6 +199,8 @@ class Books:
         return found
 
     def _running(self, limits: Limits, asked: Asked, queue: Queue | None) -> Standing:
+        if not any(limits):
+            return Standing()
         where = f"in queue {queue.name}" if queue is not None else "on the server"
         found = self._unseen(limits, where)
         for kind, who, has in self._parties(queue):

@@ -14,7 +14,7 @@ from pbs_adapter.models import JobOptions
 from pbs_adapter.remote.parse import Vnode
 
 SIZE = 2  # cores and GiB of every vnode
-PLACES = (None, "vscatter", "excl", "vscatter:exclhost")
+PLACES = (None, "vscatter", "exclhost")
 Domain = tuple[int, int]  # cores and GiB in use
 Layout = tuple[tuple[Domain, ...], ...]  # the domains of each host
 
@@ -93,7 +93,7 @@ def test_every_small_complex(hosts: int, domains: int, memory: bool) -> None:
     most = SIZE * domains + 1
     for layout in layouts(hosts, domains, memory=memory):
         survey, cluster = Survey(census(*vnodes(layout))), minipbs(layout)
-        for cores, gigabytes, place in product(range(1, most + 1), range(1, most + 1 if memory else 2), PLACES):
+        for cores, gigabytes, place in product(range(1, most + 1), range(1, most if memory else 2), PLACES):
             told = survey.place(JobOptions(cores, gigabytes * Gi, 60, place=place), None, "prefer")
             possible = set().union(*(ways(host, cores, gigabytes, place or "", alone=hosts == 1) for host in layout))
             case = f"{layout} ncpus={cores} mem={gigabytes}gb place={place}: {told}"
