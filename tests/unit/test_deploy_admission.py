@@ -1,0 +1,77 @@
+"""The two ways to set the gate say the same, use the names of the code, and can keep no pod from being made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bridge.api import names
+from bridge.api.settings import Agent
+from bridge.routing.rules import SYSTEM
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+Json = dict[str, Any]
+ROUTE = {"key": names.ROUTE, "operator": "In", "values": ["can", "must"]}
+TRANSFER = {"key": names.TRANSFER, "operator": "In", "values": ["can", "must", "cooperative"]}
+ENABLED = {"namespaceSelector": {"matchLabels": {names.ROUTING_LABEL: "enabled"}}}
+
+
+def objects(path: str, kind: str) -> list[Json]:
+    return [thing for thing in yaml.safe_load_all((DEPLOY / path).read_text()) if thing["kind"] == kind]
+
+
+def test_the_admission_policy() -> None:
+    for policy in objects("admission/gate.yaml", "MutatingAdmissionPolicy"):
+        spec = policy["spec"]
+        assert spec["failurePolicy"] == "Ignore"
+        assert [mutation["patchType"] for mutation in spec["mutations"]] == ["ApplyConfiguration"]
+        (left_out,) = spec["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+        assert (left_out["operator"], tuple(left_out["values"])) == ("NotIn", SYSTEM)
+    bindings = objects("admission/gate.yaml", "MutatingAdmissionPolicyBinding")
+    gate = [b["spec"]["matchResources"] for b in bindings if b["spec"]["policyName"] == "hpc-bridge-gate"]
+    assert gate == [
+        ENABLED,
+        {"objectSelector": {"matchExpressions": [ROUTE]}},
+        {"objectSelector": {"matchExpressions": [TRANSFER]}},
+    ]
+    assert f'schedulingGates{{name: "{names.GATE}"}}' in (DEPLOY / "admission/gate.yaml").read_text()
+
+
+def test_kyvernos_policy_has_the_same_effect() -> None:
+    (policy,) = objects("kyverno/gate.yaml", "ClusterPolicy")
+    assert policy["spec"]["failurePolicy"] == "Ignore"
+    gate, transfer = policy["spec"]["rules"]
+    matched = [each["resources"] for each in gate["match"]["any"]]
+    assert all(each.pop("kinds") == ["Pod"] and each.pop("operations") == ["CREATE"] for each in matched)
+    assert matched == [
+        ENABLED,
+        {"selector": {"matchExpressions": [ROUTE]}},
+        {"selector": {"matchExpressions": [TRANSFER]}},
+    ]
+    never = {"resources": {"selector": {"matchLabels": {names.ROUTE: "never"}}}}
+    assert gate["exclude"]["any"] == [{"resources": {"namespaces": [*SYSTEM]}}, never]
+    assert gate["mutate"]["patchStrategicMerge"] == {"spec": {"schedulingGates": [{"name": names.GATE}]}}
+    assert transfer["exclude"]["any"] == [{"resources": {"namespaces": [*SYSTEM]}}]
+
+
+def test_the_guard_knows_the_agent() -> None:
+    (policy,) = objects("admission/protect.yaml", "ValidatingAdmissionPolicy")
+    (account,) = objects("base/service-account.yaml", "ServiceAccount")
+    namespace = Agent.model_validate({}).namespace
+    (condition,) = policy["spec"]["matchConditions"]
+    user = f"system:serviceaccount:{namespace}:{account['metadata']['name']}"
+    assert condition["expression"] == f"request.userInfo.username != '{user}'"
+    for validation in policy["spec"]["validations"]:
+        assert names.STATUS_PREFIX in validation["expression"]
+        assert names.STATUS_PREFIX in validation["message"]
+
+
+def test_the_gate_for_old_versions_is_not_applied_with_the_rest() -> None:
+    applied = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
+    assert applied == ["base", "system", "admission"]
+    assert yaml.safe_load((DEPLOY / "admission/kustomization.yaml").read_text())["resources"] == [
+        "gate.yaml",
+        "protect.yaml",
+    ]
