@@ -14,7 +14,7 @@ import time
 import traceback
 from typing import Any, Dict, List, Optional
 
-from . import podrun_process, podrun_setup
+from . import podrun_numa, podrun_process, podrun_setup
 from .podrun_decide import Decision, Ending, Seen, Situation, decide, ended_result, exit_status, why_end
 from .podrun_logs import LogPump
 from .podrun_run import Run, runtimes_for, start
@@ -98,6 +98,7 @@ class PodRun:
         self._clock = clock
         self._signals = signals
         self._host_ip = podrun_setup.host_address()
+        self._numa = podrun_numa.look()
         self._started_at = time.time()
         self._records = [Record(container, pod) for container in pod.containers]
         self._runs: List[Run] = []
@@ -115,9 +116,13 @@ class PodRun:
         """Run the pod; the exit code of podrun."""
         self._pump.start()
         self._write("Starting", Decision())
+        split = podrun_numa.split(self._numa, self._pod.numa_by_vnodes) if self._pod.numa_required else ""
         try:
-            self._prepare()
-            result = self._loop()
+            if split:
+                result = self._give_up(split, "NUMASplit")
+            else:
+                self._prepare()
+                result = self._loop()
         except StartFailed as error:
             result = self._give_up(str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, the bridge must hear that the pod has failed
@@ -142,10 +147,10 @@ class PodRun:
                 return decision.result
             self._signals.wait(TICK if decision.wake is None else min(TICK, decision.wake - self._clock.now))
 
-    def _give_up(self, message: str) -> str:
+    def _give_up(self, message: str, reason: str = "PBSStartFailed") -> str:
         for run in self._runs:
             run.process.kill()
-        self._ending = Ending("PBSStartFailed", message[:4096], self._clock.now, self._clock.now)
+        self._ending = Ending(reason, message[:4096], self._clock.now, self._clock.now)
         return "Failed"
 
     def _interrupted(self) -> bool:
@@ -231,6 +236,7 @@ class PodRun:
             "reason": ending.reason if ending else "",
             "message": ending.message if ending else "",
             "result": decision.result,
+            "numa": self._numa.shown(),
             "containers": {
                 record.container.name: record.shown(record.container.name in decision.backing_off)
                 for record in self._records

@@ -71,6 +71,8 @@ class Pod(NamedTuple):
     setup: Tuple[str, ...]
     backoff: Backoff
     containers: Tuple[Container, ...]
+    numa_required: bool = False  # run within one NUMA domain or not at all
+    numa_by_vnodes: bool = False  # PBS keeps the job on one vnode, and vnodes are domains
 
 
 class _Fields:
@@ -125,6 +127,7 @@ def parse(document: Dict[str, Any], secrets: Dict[str, bytes]) -> Pod:
         _container(_Fields(item, "pod.json.containers[%d]" % index), secrets)
         for index, item in enumerate(fields.items("containers"))
     )
+    numa = _Fields(fields.get("numa", dict, {}), "pod.json.numa")
     names = [container.name for container in containers]
     if not any(container.kind == "app" for container in containers) or len(set(names)) != len(names):
         raise SpecError("pod.json.containers: at least one app container and unique names are needed")
@@ -141,6 +144,8 @@ def parse(document: Dict[str, Any], secrets: Dict[str, bytes]) -> Pod:
         setup=tuple(str(line) for line in fields.items("setup")),
         backoff=Backoff(*(backoff.seconds(key, default) for key, default in zip(Backoff._fields, Backoff()))),
         containers=containers,
+        numa_required=numa.get("require", bool, False),
+        numa_by_vnodes=numa.get("vnodes", bool, False),
     )
 
 
