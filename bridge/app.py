@@ -139,9 +139,11 @@ class Agent:
             return NodeFacts(name, kubelet.address, (node.allocatable if node is not None else None) or {})
 
         submitted = self._metrics.submit_seconds.labels(cluster.name)
+        numa = self._metrics.numa_domains
         scene = Scene(
             kube=self._writes, link=link, events=self._recorder, inputs=InputSource(self._writes, self._clock),
             clock=self._clock, cluster=cluster, instance=instance, facts=facts, observe_submit=submitted.observe,
+            observe_numa=lambda kind, domains: numa.labels(cluster.name, kind).observe(domains),
         )  # fmt: skip
         pods = PodLoop(scene, link, name, self._leader.valid)
         link.on_change.append(pods.wake)

@@ -22,6 +22,7 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 
 _SECRET_WORDS = ("authorization", "password", "secret_value", "token", "private_key", "credential")
 _SUBMIT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60)
+_DOMAIN_BUCKETS = (1, 2, 3, 4, 6, 8, 16)
 _POLL_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30)
 
 
@@ -100,6 +101,13 @@ class Metrics:
             "Time of one answer: a census, or a report of jobs less the wait asked for.",
             ["cluster", "kind"],
             buckets=_POLL_BUCKETS,
+            registry=r,
+        )
+        self.numa_domains = Histogram(
+            "hpc_bridge_numa_domains",
+            "NUMA domains of started jobs: kind given, and estimated_fewest and estimated_most when submitted.",
+            ["cluster", "kind"],
+            buckets=_DOMAIN_BUCKETS,
             registry=r,
         )
         self.channel_connected = Gauge(

@@ -15,7 +15,8 @@ WALLTIME = PREFIX + "walltime"
 PROJECT = PREFIX + "project"
 ACCOUNT = PREFIX + "account"
 PLACE = PREFIX + "place"
-AUTHOR_ANNOTATIONS = (QUEUE, WALLTIME, PROJECT, ACCOUNT, PLACE)
+NUMA = PREFIX + "numa"
+AUTHOR_ANNOTATIONS = (QUEUE, WALLTIME, PROJECT, ACCOUNT, PLACE, NUMA)
 
 # Labels a pod author may write; the second is that of k8shpc.
 ROUTE = PREFIX + "route"
@@ -29,6 +30,7 @@ AUTHOR_LABELS = (ROUTE, TRANSFER, ROUTING_LABEL)
 # Annotations the bridge writes; display only, never read back as truth.
 JOB_ID = STATUS_PREFIX + "job-id"
 CLUSTER = STATUS_PREFIX + "cluster"
+NUMA_SPAN = STATUS_PREFIX + "numa"
 ROUTED = STATUS_PREFIX + "route"
 
 # Taints and conditions of the virtual nodes.
@@ -61,6 +63,12 @@ MEANING: dict[str, str] = {
     ROUTING_LABEL: "As label of a namespace, with value `enabled`: all of its pods are routed. As scheduling gate of a "
     "pod, set by the admission policy or in a template: it is still to be decided where the pod goes.",
     ROUTED: "Where the pod was sent and why: the choice, the runners-up and each refusal. For display.",
+    NUMA: "How much the pod minds being spread over several NUMA domains of its host. `ignore`: not. `prefer`: it "
+    "counts when clusters are compared. `require`: the pod runs within one domain, or fails with `NUMASplit` before "
+    "anything is started.",
+    NUMA_SPAN: "On how many NUMA domains the job came to be, how that is known (`exec_vnode`: PBS's vnodes are "
+    "domains; `cpuset`: podrun saw the job confined), where, and how many had been estimated. Only for pods that have "
+    "`hpc-bridge.io/numa: prefer` or `require`, or were routed. For display.",
     JOB_ID: "The id of the pod's PBS job. For display: changing it changes nothing.",
     CLUSTER: "The cluster the job is on. For display.",
     CLUSTER_TAINT: "As label of a virtual node: its cluster. As taint `hpc-bridge.io/cluster=NAME:NoSchedule`: only "

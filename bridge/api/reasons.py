@@ -30,6 +30,7 @@ PBS_WALLTIME = "PBSWalltimeExceeded"
 PBS_DELETED = "PBSJobDeleted"
 PBS_REQUEUED = "PBSJobRequeued"
 PBS_START_FAILED = "PBSStartFailed"
+NUMA_SPLIT = "NUMASplit"
 SPOOL_FULL = "SpoolFull"
 DEADLINE = "DeadlineExceeded"
 DISRUPTION_TARGET_REASON = "TerminationByKubelet"
@@ -62,6 +63,9 @@ MEANING: dict[str, str] = {
     PBS_WALLTIME: "The job reached its walltime. Ask for more with the annotation hpc-bridge.io/walltime.",
     PBS_DELETED: "The job was deleted in PBS by somebody else (qdel by its user or an operator, preemption).",
     PBS_REQUEUED: "PBS queued the job again after it had run. A pod never runs twice, so it ended.",
+    NUMA_SPLIT: "The pod requires one NUMA domain (`hpc-bridge.io/numa: require`) and its job was given CPUs of "
+    "several; it was handed back before anything was started. The message has the kernel's lists. Ask for fewer CPUs, "
+    "or let the site's admin confine jobs to cpusets (pbs_cgroups).",
     PBS_START_FAILED: "PBS started the job but the pod could not be set up on the compute node.",
     SPOOL_FULL: "The cluster's file system takes no more of the pod's output: it is full, or the account's quota is "
     "used up.",

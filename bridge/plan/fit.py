@@ -43,8 +43,11 @@ class Fit:
         return "; ".join((*self.over, *self.too_big))
 
 
-def fit(options: JobOptions, census: Census) -> Fit:
-    """Compare the job's one chunk with hosts, and its totals with the queue's and the server's `resources_max`."""
+def fit(options: JobOptions, census: Census, *, numa: NumaWish | None = None, domains: Sequence[NumaHosts] = ()) -> Fit:
+    """Compare the job's one chunk with hosts, and its totals with the queue's and the server's `resources_max`.
+
+    With `require` it is compared with NUMA domains, as far as vnodes or the table `domains` show them.
+    """
     asked = chunks.amounts(options, {}) | {"walltime": options.walltime}
     queues = _execution_queues(options.queue or census.server.default_queue, census)
     over_server = list(over(asked, census.server.resources_max, "the server allows"))
@@ -52,8 +55,9 @@ def fit(options: JobOptions, census: Census) -> Fit:
     refused = over_server + (min(over_queues, key=len) if over_queues and all(over_queues) else [])
     names = {queue.name for queue in queues}
     vnodes = [v for v in census.vnodes if not v.queue or not names or v.queue in names]
-    chunk, _ = chunks.known(chunks.chunk(options, options.place or "", {}), chunks.ground(vnodes))
-    board = Board(hosts(vnodes, chunk))
+    asked_chunk = chunks.chunk(options, options.place or "", {}, one_domain=numa == "require")
+    chunk, _ = chunks.known(asked_chunk, chunks.ground(vnodes))
+    board = Board(hosts(vnodes, chunk, domains))
     too_big = () if not vnodes or board.judge(chunk).ever else chunks.short(board.hosts, chunk, free=False)
     return Fit(tuple(refused), too_big)
 
@@ -106,15 +110,16 @@ class Places:
 class Fits:
     """`fit` against the newest census, worked out once for all pods that ask the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, domains: Sequence[NumaHosts] = ()) -> None:
+        self._domains = domains
         self._census: Census | None = None
-        self._known: dict[str, Fit] = {}
+        self._known: dict[tuple[str, NumaWish | None], Fit] = {}
 
-    def of(self, options: JobOptions, census: Census) -> Fit:
+    def of(self, options: JobOptions, census: Census, numa: NumaWish | None = None) -> Fit:
         """See `fit`."""
         if census is not self._census:
             self._census, self._known = census, {}
-        key = repr(options)
+        key = repr(options), numa
         if key not in self._known:
-            self._known[key] = fit(options, census)
+            self._known[key] = fit(options, census, numa=numa, domains=self._domains)
         return self._known[key]

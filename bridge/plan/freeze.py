@@ -75,7 +75,8 @@ def _volume(pod: Json, volume: Json, plan: Plan, sources: Sources, node: NodeFac
 
 
 def _document(pod: Json, plan: Plan, cluster: Cluster) -> Json:
-    return {
+    numa = {"numa": {"require": True, "vnodes": plan.numa_by_vnodes}} if plan.numa == "require" else {}
+    return numa | {
         "version": POD_JSON_VERSION,
         "uid": plan.uid,
         "namespace": plan.namespace,

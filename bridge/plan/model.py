@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bridge.api import reasons
+from bridge.plan.placement import NumaWish
 from pbs_adapter.models import JobOptions
 
 Json = dict[str, Any]
@@ -71,6 +72,8 @@ class Plan:
     grace: int = 30  # terminationGracePeriodSeconds
     end_margin: int = 20  # podrun ends containers this long (plus grace) before the walltime is over
     refreshed: bool = False  # has volumes that refresh() would write anew
+    numa: NumaWish | None = None  # what the author wrote
+    numa_by_vnodes: bool = False  # PBS was told to keep the job on one vnode, and vnodes are NUMA domains
 
     @property
     def reason(self) -> str:

@@ -47,6 +47,7 @@ def _build(metadata: Json, spec: Json, options: JobOptions, refused: list[Refusa
         refusals=tuple(refused),
         deadline=resources.deadline(spec),
         grace=resources.grace(spec),
+        numa=resources.numa(metadata),
         # Within the margin, so that a pod gets all of the time it asked for.
         end_margin=max(1, min(20, int(cluster.walltime_margin) // 3)),
     )

@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 from bridge.api import names, reasons
 from bridge.api.settings import Cluster, parse_duration
 from bridge.plan import quantity
 from bridge.plan.model import Json, Refusal
+from bridge.plan.placement import NumaWish
 from pbs_adapter.models import JobOptions
 
 JOB_OVERHEAD = 256 << 20  # podrun, bubblewrap and page cache of logs count as the job's memory
 LONGEST = 10 * 365 * 86400
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@=-]{0,63}", re.ASCII)
+_NUMA = re.compile("|".join(get_args(NumaWish)))
 _SHARING = "(?:excl|exclhost|shared)"
 _GROUP = "group=[A-Za-z][A-Za-z0-9_-]{0,63}"
 _PLACE = re.compile(
@@ -193,6 +195,12 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) else 0  # plan() refuses what is no number
 
 
+def numa(metadata: Json) -> NumaWish | None:
+    """What the author wrote of NUMA; `options` refuses what is none of the words."""
+    wish = (metadata.get("annotations") or {}).get(names.NUMA)
+    return wish if wish in get_args(NumaWish) else None
+
+
 def options(pod: Json, cluster: Cluster) -> tuple[JobOptions, list[Refusal]]:
     """The job's options, and what of the pod cannot become one."""
     spec, namespace = pod["spec"], pod.get("metadata", {}).get("namespace") or "default"
@@ -203,6 +211,7 @@ def options(pod: Json, cluster: Cluster) -> tuple[JobOptions, list[Refusal]]:
     chosen = cluster.allow_project_annotation
     words = "letters, digits and _.@=- (at most 64, not starting with a sign)"
     chunk, refused = chunk_resources(pod, cluster)
+    annotations.get(names.NUMA, _NUMA, "write ignore, prefer or require")
     built = JobOptions(
         ncpus=ncpus(pod),
         mem_bytes=mem_bytes(pod, cluster),

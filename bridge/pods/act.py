@@ -63,6 +63,7 @@ class Scene:
     instance: str
     facts: Callable[[], NodeFacts]
     observe_submit: Callable[[float], None]
+    observe_numa: Callable[[str, int], None] = lambda kind, domains: None
 
 
 async def act(scene: Scene, action: d.Action, pod: Json, plan: Plan, ref: JobRef, record: Record) -> Json | None:
@@ -72,6 +73,8 @@ async def act(scene: Scene, action: d.Action, pod: Json, plan: Plan, ref: JobRef
             return await _write_status(scene, action, pod, record)
         case d.Annotate():
             return await _annotate(scene, action, pod, record)
+        case d.AnnotateSpan():
+            return await _annotate_span(scene, action, pod, record)
         case d.Submit():
             await _submit(scene, pod, plan, ref, record)
         case d.Refresh():
@@ -127,6 +130,14 @@ async def _annotate(scene: Scene, action: d.Annotate, pod: Json, record: Record)
         body["spec"] = {"tolerations": tolerations}
     changed = await scene.kube.patch(paths.pod(meta["namespace"], meta["name"]), body)
     record.annotated = True
+    return changed
+
+
+async def _annotate_span(scene: Scene, action: d.AnnotateSpan, pod: Json, record: Record) -> Json:
+    meta = pod["metadata"]
+    body = {"metadata": {"uid": meta["uid"], "annotations": {names.NUMA_SPAN: action.text}}}
+    changed = await scene.kube.patch(paths.pod(meta["namespace"], meta["name"]), body)
+    record.span_written = True
     return changed
 
 

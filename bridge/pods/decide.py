@@ -46,6 +46,13 @@ class Annotate:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnotateSpan:
+    """Write on how many NUMA domains the job came to be: known only now that it runs."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Refresh:
     """Look again at what the pod's volumes are made from, and write what changed."""
 
@@ -73,7 +80,7 @@ class Announce:
     once: str
 
 
-Action = WriteStatus | Submit | Annotate | Refresh | Cancel | Delete | Announce
+Action = WriteStatus | Submit | Annotate | AnnotateSpan | Refresh | Cancel | Delete | Announce
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +197,8 @@ def _follow(s: Situation) -> Decision:
     elif s.seen is not None and s.seen.pbs.comment and result.message == s.seen.pbs.comment:
         kind = "Normal" if result.stage is Stage.QUEUED else "Warning"
         actions.append(Announce(kind, reasons.WAITING, result.message, f"waiting:{result.message}"))
+    if s.numa and not s.record.span_written and names.NUMA_SPAN not in s.pod["metadata"].get("annotations", {}):
+        actions.append(AnnotateSpan(s.numa))
     if result.stage is Stage.ENDED and result.reason:
         actions.append(Announce("Warning", result.reason, result.message, f"ended:{result.reason}"))
     shown = _show(s, None)

@@ -24,6 +24,7 @@ from bridge.plan.plan import plan as make_plan
 from bridge.pods import act as a
 from bridge.pods.admission import admit, requests
 from bridge.pods.decide import TERMINAL, Annotate, Decision, Submit, WriteStatus, decide, is_daemon
+from bridge.pods.numa import NumaSpans
 from bridge.pods.outcome import Stage, outcome
 from bridge.pods.record import Failure, Record, Situation
 from bridge.pods.status import waits_unsatisfiable
@@ -65,7 +66,8 @@ class PodLoop:
         self._records: dict[str, Record] = {}
         self._plans: dict[str, Plan] = {}
         self._requests: dict[str, dict[str, int]] = {}
-        self._fits = Fits()
+        self._fits = Fits(scene.cluster.numa.hosts)
+        self._numa = NumaSpans(scene.cluster, scene.observe_numa)
         self._began = scene.clock.time()
         self._dying: dict[str, JobRef] = {}  # object gone, job perhaps not
         self._queue: asyncio.Queue[str] = asyncio.Queue()
@@ -207,9 +209,10 @@ class PodLoop:
         if self._link.seen(plan.uid) is not None or pod.get("status", {}).get("phase") in TERMINAL:
             return ""  # PBS has the job: it waits there
         if census is None:
-            self._later(plan.uid, self._began + SIZE_PATIENCE)
-            return None if now < self._began + SIZE_PATIENCE else ""
-        fit = self._fits.of(plan.options, census)
+            self._later(plan.uid, max(self._began + SIZE_PATIENCE, now + ERROR_PAUSE))
+            needed = now < self._began + SIZE_PATIENCE or plan.numa == "require"  # vnodes decide how that is submitted
+            return None if needed else ""
+        fit = self._fits.of(plan.options, census, plan.numa)
         record.over, misfit = "; ".join(fit.over), "" if fit.over else "; ".join(fit.too_big)
         if not misfit:
             record.misfit_since = 0.0
@@ -239,11 +242,14 @@ class PodLoop:
             misfit=self._misfit(pod, plan, record),
             patience=self._scene.cluster.unsatisfiable_after,
             held_limit=self._scene.cluster.held_limit,
+            numa=self._numa.shown(pod, plan, self._link.census, self._link.seen(ref.uid), record),
         )
 
     async def _perform(self, decision: Decision, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:
         uid = ref.uid
         for action in decision.actions:
+            if isinstance(action, Submit):
+                plan = self._numa.submitted(plan, self._link.census, record)
             try:
                 changed = await a.act(self._scene, action, pod, plan, ref, record)
             except (NotFound, Conflict):

@@ -80,6 +80,7 @@ PODRUN_REASONS: dict[str, bool] = {
     reasons.PBS_WALLTIME: False,
     reasons.PBS_DELETED: True,
     reasons.PBS_START_FAILED: False,
+    reasons.NUMA_SPLIT: True,  # nothing of the pod ran: a Job may try again without counting it
     reasons.SPOOL_FULL: False,
     "Stopped": False,
 }

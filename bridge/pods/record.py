@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from bridge.api import names
+from bridge.plan.numa import Span
 from bridge.pods.containers import Waiting
 from bridge.pods.outcome import Outcome, outcome
 from pbs_adapter.models import Json, Observation
@@ -44,6 +45,10 @@ class Record:
     wrote: Json | None = None  # last status sent
     wrote_at: float = 0.0
     message_at: float = 0.0  # last time that only a message changed
+    counts_numa: bool = False  # submitted by this process: its NUMA span is counted once
+    numa_expected: tuple[int, int] | None = None  # fewest and most domains expected when it was submitted
+    span: Span | None = None  # the domains it has
+    span_written: bool = False
     announced: set[str] = field(default_factory=set)
 
 
@@ -55,6 +60,7 @@ class Situation:
     reachable: the account's channel works; `trouble` says why not.
     misfit: what the pod asks and the most that any host has, where that is less; None: the cluster's size is not known
     yet. patience: seconds that such a pod waits for a larger host. held_limit: seconds that its job may be held in PBS.
+    numa: the annotation that tells its NUMA span; empty: it needs none (yet).
     """
 
     pod: Json
@@ -68,6 +74,7 @@ class Situation:
     misfit: str | None = ""
     patience: float = 600.0
     held_limit: float = 86400.0
+    numa: str = ""
 
     @cached_property
     def result(self) -> Outcome:
