@@ -129,15 +129,30 @@ class ControlPlane:
 
     def _get(self, path: str) -> int | None:
         """The status of a GET as administrator; None when there is no answer."""
+        try:
+            return self.api("GET", path)[0]
+        except (OSError, http.client.HTTPException):
+            return None
+
+    def api(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, kind: str = "application/json"
+    ) -> tuple[int, dict[str, Any]]:
+        """One request as administrator, without a process: the status, and the object if the answer is one.
+
+        Raises OSError or HTTPException when there is no answer.
+        """
         context = ssl.create_default_context(cafile=str(self.ca_file))
         context.load_cert_chain(*self._admin)
         connection = http.client.HTTPSConnection("127.0.0.1", self.layout.port, context=context, timeout=5)
         with contextlib.closing(connection):
+            headers = {"Content-Type": kind} if body is not None else {}
+            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            answer = connection.getresponse()
             try:
-                connection.request("GET", path)
-                return connection.getresponse().status
-            except (OSError, http.client.HTTPException):
-                return None
+                found = json.loads(answer.read())
+            except ValueError:  # /readyz answers with text
+                found = None
+            return answer.status, found if isinstance(found, dict) else {}
 
     def kubectl(
         self, *args: str, input: str | None = None, check: bool = True, timeout: float = 120.0
