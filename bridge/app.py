@@ -3,6 +3,7 @@
     status      the agent's own endpoint (always, also while another agent leads)
     leader      holds the Lease; while it does:
       events      writes Events
+      routing     decides where gated pods go
       figures     counts pods for the metrics
       and for each cluster
       link        job reports and census
@@ -50,6 +51,7 @@ from bridge.pods.inputs import InputSource
 from bridge.pods.loop import PodLoop
 from bridge.pods.view import NodePods
 from bridge.report import report
+from bridge.routing.loop import Router
 from bridge.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
@@ -83,11 +85,12 @@ class Agent:
         self._writes = LeaderOnly(kube, self._leader.valid)
         self._recorder = Recorder(self._writes, COMPONENT, socket.gethostname(), metrics=metrics, clock=self._clock)
         self._nodes: list[VirtualNode] = []
+        self._router: Router | None = None
         self._connected = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, or a root task fails."""
-        endpoint = StatusEndpoint(self._report, lambda: self._connected, self._metrics)
+        endpoint = StatusEndpoint(self._report, lambda: self._connected, self._metrics, self)
         await endpoint.start(self._settings.agent.status_listen)
         leading = asyncio.ensure_future(self._serve())
         stopping = asyncio.ensure_future(stop.wait())
@@ -115,8 +118,11 @@ class Agent:
             self._nodes = []
             for cluster in self._settings.clusters:
                 self._nodes.append(await self._build(cluster, instance, epoch, client_ca, closing))
+            self._router = router = self._build_router()
+            closing.callback(self._forget_router)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._recorder.run(), name="events")
+                tasks.create_task(router.run(), name="routing")
                 tasks.create_task(self._count(), name="figures")
                 for parts in self._nodes:
                     name = parts.link.settings.name
@@ -162,6 +168,42 @@ class Agent:
             allowed=self._leader.valid, metrics=self._metrics, clock=self._clock,
         )  # fmt: skip
         return VirtualNode(link, pods, view, node, sweep, server)
+
+    def _build_router(self) -> Router:
+        links = {parts.link.settings.name: parts.link for parts in self._nodes}
+        router = Router(
+            self._writes, links, self._recorder, self._clock,
+            namespace=self._settings.agent.namespace, allowed=self._leader.valid, metrics=self._metrics,
+        )  # fmt: skip
+        for link in links.values():
+            link.on_health.append(router.wake)
+            link.on_change.append(router.wake)
+        return router
+
+    def _forget_router(self) -> None:
+        self._router = None
+
+    async def explain(self, asked: Json) -> Json:
+        """Where a pod would go and why. asked: `pod`, or `namespace` and `name` of one that is there.
+
+        Raises ValueError for what cannot be answered, LookupError for what is not there (yet).
+        """
+        if self._router is None:
+            raise LookupError("this agent does not lead; ask the one that does")
+        pod = asked.get("pod")
+        if pod is None:
+            where = paths.pod(str(asked.get("namespace") or "default"), str(asked.get("name") or ""))
+            try:
+                pod = await self._kube.get(where)
+            except NotFound:
+                raise LookupError(f"there is no pod {asked.get('namespace')}/{asked.get('name')}") from None
+        return self._router.explain(pod)
+
+    def clusters(self) -> Json:
+        """Room and waits on every cluster."""
+        if self._router is None:
+            raise LookupError("this agent does not lead; ask the one that does")
+        return self._router.clusters()
 
     def _tls(self, node: str, client_ca: str | None) -> ssl.SSLContext:
         kubelet = self._settings.kubelet

@@ -116,6 +116,9 @@ class Metrics:
             ["cluster", "account"],
             registry=r,
         )
+        self.routed = Counter(
+            "hpc_bridge_routed_total", "Pods routed, by rule and cluster (local: released).", ["rule", "to"], registry=r
+        )
         self.api_writes = Counter(
             "hpc_bridge_api_writes_total",
             "Writes to the Kubernetes API; code 0: no answer.",

@@ -39,6 +39,9 @@ DISRUPTION_TARGET_REASON = "TerminationByKubelet"
 SUBMITTED = "PBSSubmitted"
 WAITING = "PBSWaiting"
 KILLING = "Killing"
+ROUTED = "Routed"
+ROUTE_WAITING = "RoutingWaits"
+ROUTE_FAILED = "RoutingFailed"
 
 MEANING: dict[str, str] = {
     PENDING_SUBMIT: "The pod is bound to the virtual node; its job has not been submitted yet.",
@@ -73,4 +76,7 @@ MEANING: dict[str, str] = {
     SUBMITTED: "The pod's job was accepted by PBS; the message has its id and queue.",
     WAITING: "PBS's reason why the job waits has changed.",
     KILLING: "The pod is being stopped.",
+    ROUTED: "The pod may run where the message says, which also says why and what it was compared with.",
+    ROUTE_WAITING: "It is not decided yet where the pod may run; the message says what it waits for.",
+    ROUTE_FAILED: "The API server refused to release the pod; it is tried again every 30 seconds.",
 }

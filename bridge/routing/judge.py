@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.api.routing import CandidateSpec, RoutingRuleSpec
-from bridge.api.settings import Cluster, Numa
+from bridge.api.settings import Cluster
 from bridge.plan.fit import Places
 from bridge.plan.placement import NumaWish, Placement
 from bridge.routing.load import Load, Room, Rooms
+from bridge.routing.numa import estimate
 from bridge.routing.waits import Shape, Wait, WaitModel
 from pbs_adapter.models import Census, JobOptions
 
@@ -41,7 +42,7 @@ class ClusterView:
 class Asked:
     """What the pod would be on one cluster: the job's options, the account, and why it cannot be there at all.
 
-    key: equal for equal options. queue: the one that the author names by annotation.
+    key: equal for equal options. queue, numa: what the author says by annotation.
     """
 
     options: JobOptions
@@ -49,6 +50,11 @@ class Asked:
     refused: tuple[str, ...] = ()
     key: str = ""
     queue: str | None = None
+    numa: NumaWish | None = None
+
+    def wish(self, rule: NumaWish) -> NumaWish:
+        """What holds of NUMA: what either requires, else what the author says."""
+        return "require" if "require" in (rule, self.numa) else self.numa or rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +71,11 @@ class Prospect:
 class Judgement:
     """One candidate for one pod. It may be chosen if there is nothing in `refused` and `unavailable`.
 
-    refused: can never run there. unavailable: gets nothing now. fits_now: None where that is not known.
-    wait: the estimate without the load. expected: seconds until the start at the rule's quantile, load included.
-    run: seconds it may run, slowdown included. in_time: probability of a start within the rule's startWithin.
-    slots: how many such jobs there is room for by the census; taken: how many of them the load takes; cores: all that
-    work. order: place in the rule.
+    refused: can never run there. unavailable: gets nothing now; full: because enough waits there. fits_now: None where
+    that is not known. wait: the estimate without the load. expected: seconds until the start at the rule's quantile,
+    load included. run: seconds it may run, slowdown included. in_time: probability of a start within the rule's
+    startWithin. slots: how many such jobs there is room for by the census; taken: how many of them the load takes;
+    cores: all that work. order: place in the rule.
     """
 
     cluster: str
@@ -79,6 +85,7 @@ class Judgement:
     penalty: float = 0.0
     refused: tuple[str, ...] = ()
     unavailable: str = ""
+    full: bool = False
     placement: Placement | None = None
     fits_now: bool | None = None
     wait: Wait | None = None
@@ -123,28 +130,36 @@ class Judge:
 
     def judge(
         self, asked: Asked, candidate: CandidateSpec, order: int, spec: RoutingRuleSpec, view: ClusterView, load: Load,
-        now: float, within: float | None = None,
+        now: float, within: float | None = None, *, never: str = "", away: str = "",
     ) -> Judgement:  # fmt: skip
-        """What the candidate can do. within: seconds left of startWithin. now: epoch seconds."""
+        """What the candidate can do. within: seconds left of startWithin. now: epoch seconds.
+
+        never, away: why the virtual node takes the pod never, or not now.
+        """
         terms = {"order": order, "weight": candidate.weight, "penalty": candidate.penalty_seconds, "age": view.age}
         refused = (*asked.refused, *_queue_refused(asked, candidate, view.census, self._clusters[candidate.cluster]))
+        refused += (never,) if never else ()
+        away = _unavailable(asked, view) or away
         if asked.refused or view.census is None:
-            away = _unavailable(asked, view) or ("" if view.census is not None else NOT_SEEN)
+            away = away or ("" if view.census is not None else NOT_SEEN)
             return Judgement(candidate.cluster, candidate.queue, refused=refused, unavailable=away, **terms)  # type: ignore[arg-type]
         quantiles = (*ALWAYS, spec.quantile, *(GRID if within is not None else ()))
-        found = self._prospect(asked, candidate.queue, spec.numa, view.census, candidate.cluster, quantiles, now)
+        wish = asked.wish(spec.numa)
+        found = self._prospect(asked, candidate.queue, wish, view.census, candidate.cluster, quantiles, now)
         place, room = found.placement, found.room
         taken = room.taken(load, asked.options)
         fits_now = place.now if place.now is False or taken < room.slots else False
         wait = found.waiting[fits_now]
         behind = load.core_seconds * (1 - room.slots / taken) / max(1, room.cores) if taken > room.slots else 0.0
-        slowdown = (1.0, 1.0) if spec.numa == "ignore" else found.slowdown
+        full = _full(spec, view, place, load, max(0, taken - room.slots))
+        slowdown = (1.0, 1.0) if wish == "ignore" else found.slowdown
         refused = (*refused, *place.refused, *_too_slow(slowdown, spec.max_slowdown))
         return Judgement(
             candidate.cluster,
             candidate.queue,
             refused=tuple(dict.fromkeys(refused)),
-            unavailable=_unavailable(asked, view) or _full(spec, view, place, load, max(0, taken - room.slots)),
+            unavailable=away or full,
+            full=bool(full) and not away,
             placement=place,
             fits_now=fits_now,
             wait=wait,
@@ -179,22 +194,9 @@ class Judge:
             )
             for fits in {place.now, False}
         }
-        slow = slowdown(place, self._clusters[cluster].numa)
+        slow = estimate(place, self._clusters[cluster].numa)
         known[key] = now, Prospect(place, room, slow, waiting)
         return known[key][1]
-
-
-def slowdown(place: Placement, numa: Numa) -> tuple[float, float]:
-    """The factor by which NUMA may slow the job down there: `1 + m·f·(1/b − 1)`, f for the domains it may span."""
-    fewest, most = place.domains_now or (place.domains_best, place.domains_most)
-    (m0, m1), (f0, f1), (b0, b1) = numa.memory_bound, numa.remote_share, numa.remote_bandwidth
-    if not most:  # nobody knows the domains: none, or two
-        fewest, most = 1, 2
-
-    def factor(domains: int, m: float, f: float, b: float) -> float:
-        return 1 + m * min(1.0, f * 2 * (1 - 1 / max(1, domains))) * (1 / b - 1)
-
-    return factor(fewest, m0, f0, b1), factor(most, m1, f1, b0)
 
 
 def probability(wait: Wait, seconds: float) -> float:

@@ -171,7 +171,22 @@ def test_probability_of_a_start_in_time() -> None:
     free, busy = ask(within=180.0, startWithin=180), ask(seen=FULL, within=180.0, startWithin=180)
     assert free.in_time is not None
     assert busy.in_time is not None
-    assert free.in_time > 0.9 > 0.1 > busy.in_time
+    assert free.in_time > 0.5 > busy.in_time
+
+
+@pytest.mark.parametrize(
+    ("author", "rule", "holds"),
+    [
+        (None, "prefer", "prefer"),
+        (None, "require", "require"),
+        ("ignore", "prefer", "ignore"),
+        ("ignore", "require", "require"),
+        ("require", "ignore", "require"),
+        ("prefer", "ignore", "prefer"),
+    ],
+)
+def test_who_decides_about_numa(author: Any, rule: Any, holds: str) -> None:
+    assert Asked(job(), None, numa=author).wish(rule) == holds
 
 
 def test_what_does_not_work_is_no_room() -> None:
