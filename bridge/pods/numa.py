@@ -40,8 +40,10 @@ class NumaSpans:
         if record.span is None and seen is not None and census is not None and seen.status is not None:
             if census is not self._census:
                 self._census, self._domains = census, domain_vnodes(census.vnodes)
-            record.span = span(seen.pbs.exec_vnode, seen.status.get("numa"), self._domains)
-            self._count(record)
+            ended = seen.status.get("phase") == "Ended"
+            if seen.pbs.exec_vnode or ended or not self._domains:  # PBS's word, later than podrun's, counts more
+                record.span = span(seen.pbs.exec_vnode, seen.status.get("numa"), self._domains)
+                self._count(record)
         annotations = pod["metadata"].get("annotations", {})
         if record.span is None or (plan.numa not in ("prefer", "require") and names.ROUTED not in annotations):
             return ""

@@ -79,6 +79,16 @@ def test_a_job_that_pbs_says_nothing_of_is_looked_at_again() -> None:
     assert numa.shown(thing, plan(thing, CLUSTER), NUMA, running(ON_TWO), record) != ""
 
 
+def test_podruns_word_counts_where_pbs_says_nothing() -> None:
+    numa, _ = spans()
+    thing, record = pod(numa="prefer"), Record()
+    seen_by_podrun = {"cpus": "0-15", "mems": "0", "domains": 1, "of": 1, "confined": False}
+    assert numa.shown(thing, plan(thing, CLUSTER), NUMA, running("", numa=seen_by_podrun), record) == ""  # PBS may yet
+    assert "cpuset" in numa.shown(thing, plan(thing, CLUSTER), NUMA, seen("F", ended(numa=seen_by_podrun)), record)
+    flat = census(vnode("h"))
+    assert "cpuset" in numa.shown(thing, plan(thing, CLUSTER), flat, running("", numa=seen_by_podrun), Record())
+
+
 def test_require_is_submitted_whole() -> None:
     numa, _ = spans()
     record = Record()
