@@ -119,7 +119,11 @@ async def _annotate(scene: Scene, action: d.Annotate, pod: Json, record: Record)
     body: Json = {
         "metadata": {
             "uid": meta["uid"],
-            "annotations": {names.JOB_ID: action.job_id, names.CLUSTER: scene.cluster.name},
+            "annotations": {
+                names.JOB_ID: action.job_id,
+                names.CLUSTER: scene.cluster.name,
+                names.SUBMITTED: meta["uid"],
+            },
         }
     }
     tolerations = unlimited(pod["spec"].get("tolerations", []))

@@ -213,8 +213,10 @@ def _job_id(s: Situation) -> str | None:
 
 
 def _show(s: Situation, hold: Waiting | None) -> Decision:
-    """Write what is known. What was known before this process started stays until the cluster has been seen."""
+    """Write what is known. What was known before stays while the cluster, or podrun's status, cannot be read."""
     if s.seen is None and s.has_run and not s.sure:
+        return Decision()
+    if s.seen is not None and s.seen.status is None and s.has_started and s.result.stage is not Stage.ENDED:
         return Decision()
     return _write(s, status(s, hold=hold))
 
