@@ -38,6 +38,7 @@ class Record:
     over: str = ""  # limits of queue and server that the job is over, with numbers, which PBS's own text lacks
     annotated: bool = False
     cancel_grace: int | None = None  # the shortest grace asked so far
+    cancel_failed_at: float = 0.0  # the cluster first answered that it cannot ask the pod (its spool is full)
     forced_at: float = 0.0  # last qdel asked for
     refresh_at: float = 0.0  # next look at ConfigMaps, Secrets and tokens; 0: nothing to refresh
     written: str = ""  # digest of the volumes' content on the cluster

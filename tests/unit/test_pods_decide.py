@@ -216,6 +216,16 @@ CASES: list[tuple[str, Situation, list[str]]] = [
         situation(GONE, seen("R", podrun())),
         ["status Running", "announce Killing", "cancel 30"],
     ),
+    (
+        "cannot be asked, until lately",
+        situation(pod(deleting=NOW - 60), seen("R", podrun()), record={"cancel_failed_at": NOW - 14}),
+        ["status Running", "announce Killing", "cancel 30"],
+    ),
+    (
+        "cannot be asked",
+        situation(pod(deleting=NOW - 60), seen("R", podrun()), record={"cancel_failed_at": NOW - 15}),
+        ["status Running", "cancel 0 force"],
+    ),
     ("cancel sent", situation(GONE, seen("R", podrun()), record={"cancel_grace": 30}), ["status Running"]),
     (
         "shorter grace asked",
