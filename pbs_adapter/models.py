@@ -97,7 +97,7 @@ class PbsView:
 class Observation:
     """All that is known of one pod directory: its marks, PBS's view and podrun's own status.
 
-    `status` is podrun's status.json (see docs/explanation/architecture.md), untrusted: bounded in size, its version
+    `status` is podrun's status.json (see docs/explanation/on-the-cluster.md), untrusted: bounded in size, its version
     checked, otherwise `None` with the reason in `status_problem`.
     """
 

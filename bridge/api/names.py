@@ -27,11 +27,13 @@ GATE = PREFIX + "routing"
 ROUTING_LABEL = PREFIX + "routing"
 AUTHOR_LABELS = (ROUTE, TRANSFER, ROUTING_LABEL)
 
-# Annotations the bridge writes; display only, never read back as truth.
+# Annotations the bridge writes; these are for display only, never read back as truth.
 JOB_ID = STATUS_PREFIX + "job-id"
 CLUSTER = STATUS_PREFIX + "cluster"
 NUMA_SPAN = STATUS_PREFIX + "numa"
 ROUTED = STATUS_PREFIX + "route"
+# Read back: the UID of the pod that was submitted, so that a copy of its YAML says nothing of the copy.
+SUBMITTED = STATUS_PREFIX + "submitted"
 
 # Taints and conditions of the virtual nodes.
 CLUSTER_TAINT = PREFIX + "cluster"
@@ -71,6 +73,8 @@ MEANING: dict[str, str] = {
     "`hpc-bridge.io/numa: prefer` or `require`, or were routed. For display.",
     JOB_ID: "The id of the pod's PBS job. For display: changing it changes nothing.",
     CLUSTER: "The cluster the job is on. For display.",
+    SUBMITTED: "The pod's own UID once its job was submitted. Should the cluster know nothing of it any more, the pod "
+    "fails rather than run a second time. In a copy of the pod it means nothing.",
     CLUSTER_TAINT: "As label of a virtual node: its cluster. As taint `hpc-bridge.io/cluster=NAME:NoSchedule`: only "
     "pods that tolerate it come there.",
     UNREACHABLE_TAINT: "Taint (NoSchedule) of a virtual node whose cluster cannot be reached now. Pods there go on.",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import yaml
+from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
@@ -25,6 +26,7 @@ from bridge.plan.container_fields import CONTAINER
 from bridge.plan.pod_fields import POD
 from bridge.plan.verdicts import Honoured, Ignored, Refused, Verdict
 from bridge.plan.volume_fields import VOLUME
+from bridge.telemetry import Metrics
 
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 _RANGE = "number or `[low, high]`"
@@ -76,6 +78,7 @@ def pages() -> dict[str, str]:
         "pod-fields.md": pod_fields_page(),
         "annotations.md": annotation_page(),
         "reasons.md": reason_page(),
+        "metrics.md": metrics_page(),
     }
 
 
@@ -250,6 +253,39 @@ def reason_page() -> str:
             _table(("reason", "meaning"), [(f"`{name}`", text) for name, text in sorted(reasons.MEANING.items())]),
         ]
     )
+
+
+def metrics_page() -> str:
+    """What /metrics answers."""
+    rows = [_metric(each) for each in vars(Metrics()).values() if isinstance(each, MetricWrapperBase)]
+    return "\n".join(
+        [
+            "# Metrics\n",
+            _MADE,
+            "The agent answers `/metrics` (Prometheus' text format) at `agent.statusListen`, beside `/status`, "
+            "`/healthz` and `/readyz`. Labels are names from bridge.yaml, states, and what kind of request it was.\n",
+            _table(("metric", "kind", "labels", "meaning"), sorted(rows)),
+            "## What to watch\n",
+            _table(("question", "expression"), _QUESTIONS),
+        ]
+    )
+
+
+_QUESTIONS = (
+    ("Is an account's channel down?", "`hpc_bridge_channel_connected == 0`"),
+    ("How long does a submission take?", "`histogram_quantile(0.9, rate(hpc_bridge_submit_seconds_bucket[5m]))`"),
+    ("Is PBS slow to answer?", "`histogram_quantile(0.9, rate(hpc_bridge_poll_seconds_bucket[10m]))`"),
+    ("What is refused by the API server?", '`rate(hpc_bridge_api_writes_total{code!~"2.."}[5m])`'),
+    ("Has the sweep stopped itself?", "`hpc_bridge_sweep_stopped == 1`"),
+)
+
+
+def _metric(metric: MetricWrapperBase) -> tuple[str, ...]:
+    """A row. prometheus_client keeps the `_total` of counters apart from their name."""
+    family = next(iter(metric.describe()))
+    name = family.name + ("_total" if family.type == "counter" else "")
+    labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+    return f"`{name}`", family.type, labels, family.documentation
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from bridge.pods import decide as d
 from bridge.pods.containers import Waiting
 from bridge.pods.inputs import InputSource
 from bridge.pods.record import Failure, Record
-from pbs_adapter.errors import Backlog, Fenced, OutcomeUnknown, Permanent, Retry
+from pbs_adapter.errors import Backlog, Fenced, OutcomeUnknown, Permanent, Retry, Unreachable
 from pbs_adapter.models import JobRef, JobRequest, PodFile, VolumeFiles
 
 log = structlog.get_logger(__name__)
@@ -122,7 +122,11 @@ async def _annotate(scene: Scene, action: d.Annotate, pod: Json, record: Record)
     body: Json = {
         "metadata": {
             "uid": meta["uid"],
-            "annotations": {names.JOB_ID: action.job_id, names.CLUSTER: scene.cluster.name},
+            "annotations": {
+                names.JOB_ID: action.job_id,
+                names.CLUSTER: scene.cluster.name,
+                names.SUBMITTED: meta["uid"],
+            },
         }
     }
     tolerations = unlimited(pod["spec"].get("tolerations", []))
@@ -235,6 +239,8 @@ async def cancel(scene: Scene, ref: JobRef, record: Record, *, grace: int, force
         raise
     except (Retry, OutcomeUnknown) as error:
         log.info("pod.cancel_later", pod_uid=ref.uid, error=str(error))
+        if not isinstance(error, Unreachable | OutcomeUnknown):
+            record.cancel_failed_at = record.cancel_failed_at or scene.clock.time()
         return
     except Permanent as error:
         log.warning("pod.cancel_refused", pod_uid=ref.uid, error=str(error))

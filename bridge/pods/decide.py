@@ -142,7 +142,11 @@ def _stop(s: Situation) -> Decision:
     grace = int(s.pod["metadata"].get("deletionGracePeriodSeconds") or 0)
     force_at = (parse_rfc3339(s.pod["metadata"]["deletionTimestamp"]) or s.now) + FORCE_AFTER
     actions: list[Action] = []
-    if s.reachable and (s.record.cancel_grace is None or grace < s.record.cancel_grace):
+    failed_at = s.record.cancel_failed_at if s.record.cancel_grace is None else 0.0
+    if failed_at:
+        force_at = max(force_at, failed_at + FORCE_AFTER)
+    asked = s.record.cancel_grace is not None and grace >= s.record.cancel_grace
+    if s.reachable and not asked and not (failed_at and s.now >= force_at):
         actions += [Announce("Normal", reasons.KILLING, "Stopping the pod's job", "killing"), Cancel(grace)]
     elif s.reachable and s.now >= force_at and s.now - s.record.forced_at >= FORCE_EVERY:
         actions.append(Cancel(0, force=True))
@@ -222,8 +226,10 @@ def _job_id(s: Situation) -> str | None:
 
 
 def _show(s: Situation, hold: Waiting | None) -> Decision:
-    """Write what is known. What was known before this process started stays until the cluster has been seen."""
+    """Write what is known. What was known before stays while the cluster, or podrun's status, cannot be read."""
     if s.seen is None and s.has_run and not s.sure:
+        return Decision()
+    if s.seen is not None and s.seen.status is None and s.has_started and s.result.stage is not Stage.ENDED:
         return Decision()
     return _write(s, status(s, hold=hold))
 

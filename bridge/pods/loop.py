@@ -16,6 +16,7 @@ import structlog
 
 from bridge.api import reasons
 from bridge.kube import paths
+from bridge.kube.compact import compact
 from bridge.kube.errors import Conflict, KubeError, NotFound
 from bridge.kube.reflector import Reflector
 from bridge.plan.fit import Fits
@@ -50,10 +51,11 @@ class ObservedLink(a.Link, Protocol):
 
 
 def prune(pod: Json) -> Json:
-    """What of a pod is kept in memory: all but managedFields and the annotation of kubectl apply."""
+    """What of a pod is kept in memory: all but managedFields and the annotation of kubectl apply, words shared."""
     pod["metadata"].pop("managedFields", None)
     pod["metadata"].get("annotations", {}).pop("kubectl.kubernetes.io/last-applied-configuration", None)
-    return pod
+    kept: Json = compact(pod)
+    return kept
 
 
 class PodLoop:

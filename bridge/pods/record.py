@@ -39,6 +39,7 @@ class Record:
     over: str = ""  # limits of queue and server that the job is over, with numbers, which PBS's own text lacks
     annotated: bool = False
     cancel_grace: int | None = None  # the shortest grace asked so far
+    cancel_failed_at: float = 0.0  # the cluster first answered that it cannot ask the pod (its spool is full)
     forced_at: float = 0.0  # last qdel asked for
     refresh_at: float = 0.0  # next look at ConfigMaps, Secrets and tokens; 0: nothing to refresh
     written: str = ""  # digest of the volumes' content on the cluster
@@ -99,6 +100,12 @@ class Situation:
     @property
     def has_run(self) -> bool:
         """Does the pod's own record in Kubernetes say that it was submitted or ran before?"""
-        states = [s.get("state", {}) for s in self.pod.get("status", {}).get("containerStatuses", [])]
-        ran = any("running" in s or "terminated" in s for s in states)
-        return ran or names.JOB_ID in self.pod["metadata"].get("annotations", {})
+        meta = self.pod["metadata"]
+        return self.has_started or meta.get("annotations", {}).get(names.SUBMITTED) == meta["uid"]
+
+    @property
+    def has_started(self) -> bool:
+        """Does the status in Kubernetes say that a container started?"""
+        status = self.pod.get("status", {})
+        every = status.get("containerStatuses", []) + status.get("initContainerStatuses", [])
+        return any("running" in c.get("state", {}) or "terminated" in c.get("state", {}) for c in every)

@@ -18,15 +18,15 @@ from typing import Any
 
 from rich.console import Console
 
-from bridge.testbed import demo_next, prepare
+from bridge.testbed import demo_load, demo_next, prepare
 from bridge.testbed.agent import Agent
 from bridge.testbed.control_plane import ControlPlane
 from bridge.testbed.demo_interrupts import Interrupts
 from bridge.testbed.demo_screen import Screen
-from bridge.testbed.demo_table import rows
+from bridge.testbed.demo_table import rows, summary
 from bridge.testbed.errors import TestbedError
 from bridge.testbed.files import shipped
-from bridge.testbed.pbs_cluster import ALPHA, BETA, PbsTestCluster
+from bridge.testbed.pbs_cluster import ALPHA, BETA, OTHER, PbsTestCluster
 
 BUSY = 15
 """Seconds that another user's job fills beta, so that one sees pods wait."""
@@ -34,6 +34,8 @@ PATIENCE = 240.0
 """Seconds for five pods; far more than they take, for machines that are busy."""
 SETTINGS = {"images": [{"image": "busybox:*"}], "queue": "workq", "poll": 3}
 """What bridge.yaml says of each cluster besides how it is reached; polls are more frequent than an admin would like."""
+LARGE = 20
+"""Above so many pods the table has a row for each node and state instead of one for each pod."""
 SELECTOR = "app=hello"
 Json = dict[str, Any]
 
@@ -42,8 +44,8 @@ class DemoFailed(Exception):
     """The demo could not run to its end; the message says why and where the logs are."""
 
 
-def run_demo(console: Console, *, keep: bool) -> None:
-    """Run all of it; returns when nothing is left running.
+def run_demo(console: Console, *, keep: bool, pods: int = 0) -> None:
+    """Run all of it; returns when nothing is left running. pods: so many simulated ones instead of the example's.
 
     Raises DemoFailed, the logs kept; KeyboardInterrupt on a signal (with `keep` the only way to end).
     """
@@ -52,7 +54,7 @@ def run_demo(console: Console, *, keep: bool) -> None:
     try:
         with ExitStack() as stack:
             try:
-                _Demo(work, screen, stack).run(keep)
+                _Demo(work, screen, stack, pods).run(keep)
             finally:
                 interrupts.hold()
                 screen.rest()
@@ -75,23 +77,32 @@ def run_demo(console: Console, *, keep: bool) -> None:
 class _Demo:
     """One run. What is started is stopped by `stack`, the last first."""
 
-    def __init__(self, work: Path, screen: Screen, stack: ExitStack) -> None:
+    def __init__(self, work: Path, screen: Screen, stack: ExitStack, pods: int) -> None:
         work.chmod(0o711)  # as root jobs run as another user, whose home is in here
         self._work = work
         self._screen = screen
         self._stack = stack
         self._example = shipped("examples") / "hello-job.yaml"
+        self._pods = pods
+        self._patience = PATIENCE + pods * 0.6
 
     def run(self, keep: bool) -> None:
         """Start everything, run the example, show what came of it, and stay if asked to."""
         for sentence in prepare.packages(self._screen.progress):
             self._screen.line(sentence)
         control_plane = self._control_plane()
-        alpha, beta = (self._cluster(config) for config in (ALPHA, BETA))
+        configs = demo_load.configs(self._pods) if self._pods else (ALPHA, BETA)
+        alpha, beta = (self._cluster(config) for config in configs)
         agent = self._agent(control_plane, [alpha, beta])
-        beta.keep_busy(BUSY)
-        self._screen.progress(f"kubectl apply -f examples/{self._example.name}; another user's job fills beta")
-        control_plane.kubectl("apply", "-f", str(self._example))
+        if self._pods:
+            beta.server.fill(OTHER, demo_load.OTHERS)
+            self._screen.progress(f"a Job of {self._pods} pods; another user has {demo_load.OTHERS} jobs on beta")
+            job = demo_load.job(self._example.read_text(), self._pods)
+            control_plane.kubectl("apply", "-f", "-", input=json.dumps(job))
+        else:
+            beta.keep_busy(BUSY)
+            self._screen.progress(f"kubectl apply -f examples/{self._example.name}; another user's job fills beta")
+            control_plane.kubectl("apply", "-f", str(self._example))
         pods = self._follow(control_plane, agent)
         self._show(control_plane, {f"pbs-{each.name}": each for each in (alpha, beta)}, pods[0])
         if not keep:
@@ -119,7 +130,8 @@ class _Demo:
 
     def _agent(self, control_plane: ControlPlane, clusters: list[PbsTestCluster]) -> Agent:
         self._screen.progress("kubectl apply -k deploy: namespace, ServiceAccount, RBAC, RuntimeClasses")
-        changes = {cluster.name: SETTINGS for cluster in clusters}
+        more = demo_load.settings(self._pods) if self._pods else {}
+        changes = {cluster.name: SETTINGS | more for cluster in clusters}
         folder = self._folder("agent", 0o700)
         agent = Agent(control_plane, clusters, folder, changes=changes, progress=self._screen.progress)
         self._later("the agent", agent.stop)
@@ -148,13 +160,13 @@ class _Demo:
                 raise TestbedError(f"the agent has ended, see {agent.log}")
             found = _items(control_plane, "jobs,pods", f"--selector={SELECTOR}")
             pods[:] = [each for each in found if each["kind"] == "Pod"]
-            self._screen.rows(rows(pods))
+            self._screen.rows(summary(pods) if self._pods > LARGE else rows(pods))
             conditions = [c for each in found for c in each["status"].get("conditions", []) if c["status"] == "True"]
             if failure := next((c for c in conditions if c["type"] == "Failed"), None):
                 raise TestbedError(f"the Job has failed: {failure.get('message', '')}")
             return any(c["type"] == "Complete" for c in conditions)
 
-        self._wait(ended, "end of the Job")
+        self._wait(ended, "end of the Job", 2.0 if self._pods > LARGE else 0.4)
         self._screen.rest()
         return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
@@ -165,12 +177,12 @@ class _Demo:
         qsub = script.read_text().rstrip().splitlines()[-1]
         self._screen.line(f"\n{name} was submitted on the login node of {clusters[node].name} by\n{qsub}")
 
-    def _wait(self, check: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+    def _wait(self, check: Callable[[], bool], what: str, pause: float = 0.4) -> None:
+        deadline = time.monotonic() + self._patience
         while not check():
             if time.monotonic() > deadline:
-                raise TestbedError(f"no {what} after {PATIENCE:.0f} s")
-            time.sleep(0.4)
+                raise TestbedError(f"no {what} after {self._patience:.0f} s")
+            time.sleep(pause)
 
 
 def _remove(folder: Path) -> None:

@@ -16,8 +16,8 @@ def again() -> str:
 next: `make demo KEEP=1` (or `hpc-bridge demo --keep`) leaves all of this running and says how to reach it, for
   kubectl get nodes -o wide
   kubectl apply -f examples/hello-job.yaml; kubectl wait --for=condition=complete job/hello
-  kubectl logs -f job/hello
-  hpc-bridge status"""
+  kubectl events
+  kubectl logs -f job/hello"""
 
 
 def kept(kubeconfig: Path, agent: Agent, work: Path) -> str:
@@ -33,7 +33,7 @@ then try
   kubectl describe node pbs-alpha
   kubectl delete job hello; kubectl apply -f {example}
   kubectl get pods -w
-  kubectl describe pod -l app=hello --show-events
+  kubectl events
   kubectl wait --for=condition=complete job/hello
   kubectl logs -f job/hello
   hpc-bridge status --agent 127.0.0.1:{agent.status_port}

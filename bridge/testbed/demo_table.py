@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,19 @@ class Row:
 def rows(pods: Iterable[Json]) -> list[Row]:
     """Return a row for each pod, by name."""
     return [_row(pod) for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))]
+
+
+def summary(pods: Iterable[Json]) -> list[Row]:
+    """Return a row for each node and state with the number of its pods, and what most of them wait for."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows(pods):
+        groups.setdefault((row.node, row.state), []).append(row)
+    found = []
+    for (node, state), members in sorted(groups.items()):
+        why = Counter(row.why for row in members).most_common(1)[0][0]
+        jobs = sum(bool(row.job) for row in members)
+        found.append(Row(f"{len(members)} pods", node, f"{jobs} jobs" if jobs else "", state, why))
+    return found
 
 
 def _row(pod: Json) -> Row:

@@ -57,10 +57,15 @@ def facts() -> Dict[str, str]:
 
 
 def runtimes() -> List[str]:
-    """podrun's runtimes that work on the login host; the compute nodes may differ."""
+    """podrun's runtimes that work on the login host (apptainer: is installed); the compute nodes may differ."""
+    images = ["apptainer"] if shutil.which("apptainer") or shutil.which("singularity") else []
+    return ["host"] + (["host+bwrap"] if _bubblewrap_works() else []) + images
+
+
+def _bubblewrap_works() -> bool:
     program = shutil.which("bwrap")
     if program is None:
-        return ["host"]
+        return False
     try:
         done = subprocess.run(
             [program] + _BWRAP,
@@ -70,8 +75,8 @@ def runtimes() -> List[str]:
             timeout=10,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ["host"]
-    return ["host", "host+bwrap"] if done.returncode == 0 else ["host"]
+        return False
+    return done.returncode == 0
 
 
 def census(pbs: Pbs) -> "tuple[Dict[str, Any], bytes]":

@@ -1,6 +1,6 @@
 """What podrun is asked to run: `pod.json` read and checked, so that the rest of podrun works with typed values only.
 
-pod.json is written by the bridge (version 1, docs/explanation/architecture.md); values that derive from Secrets, and
+pod.json is written by the bridge (version 1, docs/explanation/on-the-cluster.md); values that derive from Secrets, and
 values that are not UTF-8, are looked up in `secrets/values.json` by key. Every value becomes bytes here, exactly as the
 container will get it. A mistake raises `SpecError` with the path of the field; nothing has been started by then.
 """

@@ -99,8 +99,10 @@ class Shape:
 class Stage:
     """One cluster and one agent on the shared control plane."""
 
-    def __init__(self, control_plane: ControlPlane, target: Target, agent: Agent) -> None:
+    def __init__(self, control_plane: ControlPlane, target: Target, agent: Agent, queue: str | None) -> None:
+        """queue: where pods go that name none; None: the server's default."""
         self.control_plane = control_plane
+        self.queue = queue
         self.target = target
         self.agent = agent
         self.node = f"pbs-{target.name}"
@@ -166,9 +168,9 @@ class Stage:
 
         self.client(lambda kube: _many(one(kube, pod) for pod in pods))
 
-    def delete(self, names: Iterable[str]) -> None:
-        """Ask for the deletion of pods, with their own grace periods."""
-        self.client(lambda kube: _many(kube.delete(paths.pod(NAMESPACE, name)) for name in names))
+    def delete(self, names: Iterable[str], grace: int | None = None) -> None:
+        """Ask for the deletion of pods; None: with their own grace periods."""
+        self.client(lambda kube: _many(kube.delete(paths.pod(NAMESPACE, name), grace=grace) for name in names))
 
     def pods(self) -> list[Json]:
         """All pods of the benchmark."""
@@ -189,9 +191,9 @@ class Stage:
 
         asyncio.run(run())
 
-    def clear(self) -> None:
-        """Delete all pods and wait until they are gone."""
-        self.delete(pod["metadata"]["name"] for pod in self.pods())
+    def clear(self, grace: int | None = None) -> None:
+        """Delete all pods and wait until they are gone; grace 0: the API server forgets them at once."""
+        self.delete([pod["metadata"]["name"] for pod in self.pods()], grace)
         wait(lambda: not self.pods(), "pods gone", LONG, pause=0.5)
 
     def accepted(self) -> dict[str, float]:
@@ -255,16 +257,18 @@ class Theatre:
             running = Agent(
                 self._control_plane, [target], Path(folder), agent=agent, changes={target.name: common | changes}
             )
-            stage = Stage(self._control_plane, target, running)
+            stage = Stage(self._control_plane, target, running, changes.get("queue"))
             running.start()
             try:
                 running.wait_ready(120)
                 yield stage
-                stage.clear()
+                if self.address is not None:
+                    stage.clear()  # the embedded cluster ends with all that it has
             except BenchError as error:
                 raise BenchError(f"{error}; the agent's log ends\n{running.log.read_text()[-3000:]}") from error
             finally:
                 running.stop()
+                stage.clear(grace=0)
                 self._control_plane.kubectl("delete", "node", stage.node, "--ignore-not-found")
 
     def versions(self) -> dict[str, str]:

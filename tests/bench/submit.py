@@ -79,10 +79,8 @@ def raw_rate(stage: Stage) -> float:
 
 def raw_qsub(stage: Stage, name: str, count: int) -> str:
     """The same qsub as a pod's, as a shell line that runs it `count` times."""
-    queue = stage.target.settings().get("queue")
-    words = (
-        f"{stage.pbs_bin}qsub -h -r n -c n -m n -j oe -koed -o /dev/null -N {name} {f'-q {queue}' if queue else ''} "
-    )
+    queue = f"-q {stage.queue}" if stage.queue else ""
+    words = f"{stage.pbs_bin}qsub -h -r n -c n -m n -j oe -koed -o /dev/null -N {name} {queue} "
     words += "-l select=1:ncpus=1:mem=327680kb -l walltime=01:01:05 -- /usr/bin/python3 /tmp/podrun.pyz /tmp/@"
     return f"seq {count} | xargs -P {PARALLEL} -I @ {words} >/dev/null"
 

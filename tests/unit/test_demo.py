@@ -6,14 +6,17 @@ import io
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from bridge.testbed import demo_load
 from bridge.testbed.demo_screen import Screen
-from bridge.testbed.demo_table import Row, changes, plain, rows
+from bridge.testbed.demo_table import Row, changes, plain, rows, summary
 
 Json = dict[str, Any]
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def pod(name: str, *, node: str = "", job: str = "", **status: Any) -> Json:
@@ -114,3 +117,25 @@ print(*told)
 def test_signals_interrupt_until_the_clean_up_begins() -> None:
     done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "SIGINT SIGTERM SIGHUP\n", "")
+
+
+def test_many_pods_are_counted_by_node_and_state() -> None:
+    waiting = container(waiting={"reason": "PBSQueued", "message": "Insufficient amount of ncpus"})
+    pods = [pod(f"r{n}", node="pbs-a", job=f"{n}.a", phase="Running") for n in range(30)]
+    pods += [pod(f"q{n}", node="pbs-b", job=f"{n}.b", phase="Pending", containerStatuses=waiting) for n in range(12)]
+    pods += [pod("new", phase="Pending")]
+    assert summary(pods) == [
+        Row("1 pods", "", "", "Pending", ""),
+        Row("30 pods", "pbs-a", "30 jobs", "Running", ""),
+        Row("12 pods", "pbs-b", "12 jobs", "PBSQueued", "Insufficient amount of ncpus"),
+    ]
+
+
+def test_the_clusters_of_a_large_demo_have_room_for_half_of_its_pods() -> None:
+    alpha, beta = demo_load.configs(2000)
+    assert [sum(host.ncpus for host in config.hosts) for config in (alpha, beta)] == [896, 128]
+    assert alpha.simulate
+    assert beta.simulate
+    made = demo_load.job((EXAMPLES / "hello-job.yaml").read_text(), 2000)
+    assert made["spec"]["parallelism"] == 2000
+    assert made["spec"]["template"]["spec"]["containers"][0]["args"] == ["echo simulated; sleep 30; echo done"]

@@ -1,4 +1,4 @@
-"""The hand-written pages agree with the code: the command's options, exit statuses of mistakes, links, the map."""
+"""The hand-written pages agree with the code: options, exit statuses, links, the tests that they name, the map."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from bridge.cli import VERBS, main
 from bridge.plan import plan
+from bridge.pods.outcome import PBS_EXIT
 from pbs_adapter.remote.helper_status import parse_status
 from pbs_adapter.remote.podrun_spec import load
 
@@ -23,6 +24,7 @@ DOCS = REPOSITORY / "docs"
 CLI = (DOCS / "reference/cli.md").read_text(encoding="utf-8")
 PAGES = sorted([*DOCS.rglob("*.md"), *REPOSITORY.glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+TEST = re.compile(r"`((?:unit|contract|e2e|containers)/[\w/]+\.py)::(\w+)`")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
@@ -116,7 +118,7 @@ def test_the_readmes_pod_is_honoured() -> None:
 
 
 def test_the_documented_pod_json_has_every_key_and_is_what_podrun_reads(tmp_path: Path) -> None:
-    text, _ = blocks("docs/explanation/architecture.md", "json")
+    text, _ = blocks("docs/explanation/on-the-cluster.md", "json")
     mounting = plancases.container(volumeMounts=[{"name": "data", "mountPath": "/data"}])
     frozen = plancases.frozen(plancases.pod(containers=[mounting], volumes=[{"name": "data", "emptyDir": {}}]))
     written = json.loads(frozen.files[0].content)
@@ -131,7 +133,7 @@ def test_the_documented_pod_json_has_every_key_and_is_what_podrun_reads(tmp_path
 
 
 def test_the_documented_status_json_is_what_the_helper_believes() -> None:
-    _, text = blocks("docs/explanation/architecture.md", "json")
+    _, text = blocks("docs/explanation/on-the-cluster.md", "json")
     status, problem = parse_status(text.encode(), json.loads(text)["uid"])
     assert problem == ""
     assert status == json.loads(text)
@@ -141,6 +143,23 @@ def test_pages_do_not_name_files_that_are_gone() -> None:
     for page in PAGES:
         for name in re.findall(r"`((?:bridge|pbs_adapter|deploy|examples|tests)/[\w./]+)`", page.read_text("utf-8")):
             assert (REPOSITORY / name).exists(), f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("page", ["promises", "security"])
+def test_what_is_promised_is_shown_by_a_test(page: str) -> None:
+    named = set(TEST.findall((DOCS / f"explanation/{page}.md").read_text(encoding="utf-8")))
+    assert len(named) > 10
+    for file, name in sorted(named):
+        source = REPOSITORY / "tests" / file
+        assert source.exists(), file
+        assert f"def {name}(" in source.read_text(encoding="utf-8"), f"{file} has no {name}"
+
+
+def test_the_exit_statuses_of_pbs_are_all_told() -> None:
+    page = (DOCS / "reference/exit-codes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (-\d+(?:, -\d+)*) \| `(\w+)` \| (yes|no) \|", page, re.MULTILINE)
+    told = {int(number): (reason, word == "yes") for numbers, reason, word in rows for number in numbers.split(", ")}
+    assert told == {number: (reason, disruption) for number, (reason, _, disruption) in PBS_EXIT.items()}
 
 
 def test_the_map_fits_one_screen() -> None:

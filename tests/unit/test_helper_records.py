@@ -72,6 +72,26 @@ def test_any_bytes_arrive_unchanged(lines: list[bytes]) -> None:
     assert Formatter(Query("main")).feed(data) == b"".join(text + b"\n" for text in lines)
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["F", "P", "F:x"]), st.binary(max_size=9)).filter(
+            lambda record: b"\n" not in record[2]
+        ),
+        max_size=12,
+    ),
+    st.integers(1, 200),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_quick_way_gives_what_the_slow_way_gives(records: list[tuple[int, str, bytes]], step: int) -> None:
+    data = b"".join(line(second, text, tag=tag) for second, tag, text in records)
+    slow = Formatter(Query("main"))
+    slow._plain = False
+    expected = slow.feed(data) + slow.feed(b"", end=True)
+    quick = Formatter(Query("main"))
+    pieces = [quick.feed(data[at : at + step]) for at in range(0, len(data), step)]
+    assert b"".join(pieces) + quick.feed(b"", end=True) == expected
+
+
 def test_what_is_no_record_is_shown_rather_than_lost() -> None:
     formatter = Formatter(Query("main", timestamps=True))
     assert formatter.feed(b"garbage\n" + line(1, b"one")) == b"garbage\n" + line(1, b"one").replace(b" stdout F", b"")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import doctest
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from memorykube import MemoryKube
 from virtualtime import VirtualClock, settle
 
-from bridge.kube import Items, Json
+from bridge.kube import Items, Json, compact
 from bridge.kube.errors import Gone, Unavailable
 from bridge.kube.reflector import Reflector
 
@@ -128,3 +129,9 @@ async def test_managed_fields_are_not_kept() -> None:
     big["metadata"]["managedFields"] = ["x"] * 1000
     reflector, _ = await play(Script([([big], "1")], []))
     assert "managedFields" not in reflector.items["uid-a"]["metadata"]
+
+
+def test_what_is_kept_for_long_shares_its_words() -> None:
+    assert doctest.testmod(compact).failed == 0
+    value = {"n": [1, 2.5, None, True, "x" * 100], "": {}}
+    assert compact.compact(value) == value

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from podcases import NOW, absent, container, ended, pod, podrun, seen, situation
+from podcases import NOW, UID, absent, container, ended, pod, podrun, seen, situation
 
 from bridge.api import names
 from bridge.pods.containers import Waiting
@@ -15,7 +15,7 @@ from bridge.pods.record import Failure, Record, Situation
 from bridge.pods.status import status, waits_unsatisfiable
 from pbs_adapter.models import PbsView, Seen
 
-DONE = {names.JOB_ID: "12.alpha"}
+DONE = {names.JOB_ID: "12.alpha", names.SUBMITTED: UID}
 GONE = pod(deleting=NOW + 20)
 DAEMON = [{"kind": "DaemonSet", "controller": True}]
 RAN = [{"name": "main", "state": {"running": {}}}]
@@ -135,6 +135,11 @@ CASES: list[tuple[str, Situation, list[str]]] = [
     # on the cluster
     ("id, not annotated", situation(pod(), seen("Q")), ["annotate 12.alpha"]),
     (
+        "a copy of a pod that was submitted",
+        situation(pod(metadata__annotations=DONE | {names.SUBMITTED: "another"})),
+        ["status Pending ContainerCreating", "submit"],
+    ),
+    (
         "another id forged",
         situation(pod(metadata__annotations={names.JOB_ID: "1.x"}), seen("Q")),
         ["annotate 12.alpha"],
@@ -157,6 +162,12 @@ CASES: list[tuple[str, Situation, list[str]]] = [
         ["announce PBSHeld", "status Failed PBSHeld PBSHeld"],
     ),
     ("running", situation(done(), seen("R", podrun())), ["status Running"]),
+    ("running, status spoilt", situation(done(status__containerStatuses=RAN), seen("R", claimed=True)), []),
+    (
+        "running, its place in the queue forged",
+        situation(done(status__containerStatuses=RAN), seen("Q", claimed=True)),
+        [],
+    ),
     ("running, cluster away", situation(done(), seen("R", podrun()), reachable=False, trouble="x"), ["status Running"]),
     ("suspended", situation(done(), seen("S", podrun())), ["status Running"]),
     ("succeeded", situation(done(), seen(status=ended())), ["status Succeeded"]),
@@ -204,6 +215,16 @@ CASES: list[tuple[str, Situation, list[str]]] = [
         "deleted while running",
         situation(GONE, seen("R", podrun())),
         ["status Running", "announce Killing", "cancel 30"],
+    ),
+    (
+        "cannot be asked, until lately",
+        situation(pod(deleting=NOW - 60), seen("R", podrun()), record={"cancel_failed_at": NOW - 14}),
+        ["status Running", "announce Killing", "cancel 30"],
+    ),
+    (
+        "cannot be asked",
+        situation(pod(deleting=NOW - 60), seen("R", podrun()), record={"cancel_failed_at": NOW - 15}),
+        ["status Running", "cancel 0 force"],
     ),
     ("cancel sent", situation(GONE, seen("R", podrun()), record={"cancel_grace": 30}), ["status Running"]),
     (

@@ -91,6 +91,13 @@ def test_durations(tmp_path: Path, line: str, value: float) -> None:
             "6: clusters[0].images[0].runtime: 'docker' is wrong; input should be",
         ),
         ("images: [{img: x}]", "6: clusters[0].images[0].image: is missing; give it a value"),
+        ("images: [{image: x, runtime: apptainer}]", "6: clusters[0].images[0].path: is missing; give the SIF file"),
+        ("images: [{image: x, path: /x.sif}]", "6: clusters[0].images[0].path: is only for runtime: apptainer"),
+        (
+            "images: [{image: x, runtime: apptainer, path: x.sif}]",
+            "6: clusters[0].images[0].path: 'x.sif' is wrong; give a path that starts with /",
+        ),
+        ("imagePaths: [images]", "6: clusters[0].imagePaths[0]: 'images' is wrong; give a path that starts with /"),
         ("name: beta", "6: clusters[0].name: is there twice, first in line 2; keep one of them"),
         (
             "kubeletPort: 70000",
