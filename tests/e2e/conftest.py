@@ -28,6 +28,7 @@ QUEUES = (
 )
 NAMED = {
     "queues": [*(queue.name for queue in QUEUES), "nowhere"],
+    "allowProjectAnnotation": True,
     "projects": {"project-allowed": "physics", "project-refused": "alchemy"},
     "unsatisfiableAfter": 15,
 }

@@ -7,10 +7,13 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+import yaml
 from world import Json, World, pod, until
 
 from bridge.testbed.guard import descendants
@@ -178,3 +181,22 @@ def await_phases(bridge: World, wanted: dict[str, str], *selection: str, timeout
         wrong = {name: last.get(name, "gone") for name, phase in wanted.items() if last.get(name) != phase}
         told = bridge.kubectl("describe", "pod", next(iter(wrong)), check=False).stdout
         raise AssertionError(f"{error}; not so: {wrong}\n{told}\n{bridge.agent.log.read_text()[-4000:]}") from None
+
+
+@contextmanager
+def settings_of_alpha(bridge: World, **changes: Any) -> Iterator[None]:
+    """The agent with other settings of cluster alpha."""
+    before = bridge.agent.config.read_text()
+    settings = yaml.safe_load(before)
+    settings["clusters"][0] |= changes
+    bridge.stop_agent()
+    bridge.agent.config.write_text(yaml.safe_dump(settings, sort_keys=False))
+    try:
+        bridge.agent.start()
+        bridge.agent.wait_ready(90)
+        yield
+    finally:
+        bridge.stop_agent()
+        bridge.agent.config.write_text(before)
+        bridge.agent.start()
+        bridge.agent.wait_ready(90)
