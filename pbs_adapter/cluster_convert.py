@@ -100,6 +100,7 @@ def _view(raw: Any) -> PbsView:
         queue=_text(raw, "queue"),
         exec_vnode=_text(raw, "exec_vnode"),
         exit_status=_integer(raw.get("exit_status")),
+        estimated=_time(raw.get("estimated")) or None,
     )
 
 

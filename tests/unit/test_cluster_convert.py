@@ -79,6 +79,8 @@ def test_an_unknown_view_is_unknown(seen: Any) -> None:
         ("comment", ["a"]),
         ("queue", None),
         ("exec_vnode", {}),
+        ("estimated", "soon"),
+        ("estimated", float("nan")),
     ],
 )
 def test_fields_of_the_wrong_type_are_as_if_missing(field: str, value: Any) -> None:
