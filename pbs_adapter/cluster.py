@@ -38,11 +38,12 @@ _LAUNCH = f'umask 077; {SET_PATH}; exec "$@"'
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds that decide when a channel counts as lost, and when it is tried again."""
+    """Seconds that decide when a channel counts as lost and is tried again, and how often all jobs are listed."""
 
     ping_every: float = 5
     ping_deadline: float = 15
     greeting: float = 60  # from the start of the helper to its answer
+    jobs_every: float = 300  # between two lists of everyone's jobs
     pauses: Pauses = field(default_factory=Pauses)
 
 
@@ -90,6 +91,8 @@ class PbsCluster:
         self._factories, self._options = dict(accounts), options
         self._timing, self._program = timing or Timing(), program
         self._places: dict[str, _Place] = {}
+        self._last: Census | None = None
+        self._jobs_asked: float | None = None  # when the table of all jobs was asked for, failed or not
         self._supervisors = {name: self._supervisor(name) for name in accounts}
 
     def __repr__(self) -> str:
@@ -161,9 +164,16 @@ class PbsCluster:
         """See `Cluster.census`. Asks through any account that is connected."""
         reachable = [name for name, health in self.health().items() if health.connected]
         connection = await self._connection(next(iter(reachable or self._supervisors)))
-        reply = await self._ask(connection, {"op": "census"}, idempotent=True)
-        # Megabytes of JSON on a large site: not on the event loop.
-        return await in_thread("census", lambda: convert.census(reply.head, reply.body), kill=lambda: None)
+        now = asyncio.get_running_loop().time()
+        jobs = self._jobs_asked is None or now - self._jobs_asked >= self._timing.jobs_every
+        if jobs:
+            self._jobs_asked = now
+        reply = await self._ask(connection, {"op": "census", "jobs": jobs}, idempotent=True)
+        last = self._last
+        # Megabytes of text on a large site: not on the event loop.
+        made = await in_thread("census", lambda: convert.census(reply.head, reply.body, last), kill=lambda: None)
+        self._last = made
+        return made
 
     async def logs(self, ref: JobRef, query: LogQuery) -> AsyncIterator[bytes]:
         """See `Cluster.logs`."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pbs_adapter.errors import PbsUnavailable
-from pbs_adapter.models import Census, JobsReport, Json, Observation, PbsView, PodFile, Seen, VolumeFiles
+from pbs_adapter.models import Census, CensusJob, JobsReport, Json, Observation, PbsView, PodFile, Seen, VolumeFiles
 from pbs_adapter.remote import parse
 
 _TEXT = 4096
@@ -99,30 +100,71 @@ def _view(raw: Any) -> PbsView:
         queue=_text(raw, "queue"),
         exec_vnode=_text(raw, "exec_vnode"),
         exit_status=_integer(raw.get("exit_status")),
+        estimated=_time(raw.get("estimated")) or None,
     )
 
 
-def census(head: Json, body: bytes) -> Census:
-    """Return the census. Raises `PbsUnavailable` when PBS's own output cannot be read: keep the last good one."""
-    server, queues, vnodes = _outputs(head, body)
+def census(head: Json, body: bytes, last: Census | None = None) -> Census:
+    """Return the census. Raises `PbsUnavailable` when PBS's own output cannot be read: keep the last good one.
+
+    Where the answer has no table of jobs, or one that cannot be read, `jobs` and `jobs_at` are those of `last`.
+    """
+    host = _texts(head.get("host"))
     try:
-        found = Census(
-            at=_time(head.get("at")),
-            server=parse.parse_server(server),
-            queues=tuple(parse.parse_queues(queues).values()),
-            vnodes=tuple(parse.parse_nodes(vnodes).values()),
-            host=_texts(head.get("host")),
-            runtimes=tuple(name for name in _list(head.get("runtimes")) if isinstance(name, str)),
-        )
+        server = parse.parse_server(_output(head, body, "server_size"))
+        queues = parse.parse_queues(_output(head, body, "queues_size"))
+        vnodes = parse.parse_nodes(_output(head, body, "vnodes_size"))
     except parse.ParseError as error:
         raise PbsUnavailable(f"what PBS says of its queues and nodes cannot be read: {error}") from error
-    return found
+    jobs, jobs_at = _jobs(head, body) or ((last.jobs, last.jobs_at) if last is not None else ((), 0.0))
+    return Census(
+        at=_time(head.get("at")),
+        server=server,
+        queues=tuple(queues.values()),
+        vnodes=tuple(vnodes.values()),
+        host=host,
+        runtimes=tuple(name for name in _list(head.get("runtimes")) if isinstance(name, str)),
+        jobs=jobs,
+        jobs_at=jobs_at,
+        account=host.get("user", ""),
+    )
 
 
-def _outputs(head: Json, body: bytes) -> tuple[bytes, bytes, bytes]:
-    sizes = [head.get(name) for name in ("server_size", "queues_size", "vnodes_size")]
-    first, second, third = (size if isinstance(size, int) and size >= 0 else 0 for size in sizes)
-    return body[:first], body[first : first + second], body[first + second : first + second + third]
+def _jobs(head: Json, body: bytes) -> tuple[tuple[CensusJob, ...], float] | None:
+    if "jobs_at" not in head or _text(head, "jobs_problem"):
+        return None
+    try:
+        rows = parse.iter_job_table(_output(head, body, "jobs_size"))
+        return tuple(map(_job, rows)), _time(head["jobs_at"])
+    except parse.ParseError:
+        return None
+
+
+def _job(row: parse.TableRow) -> CensusJob:
+    """Owners, queues and states are few: twenty thousand jobs share their strings."""
+    return CensusJob(
+        id=row.job_id,
+        owner=sys.intern(row.user),
+        queue=sys.intern(row.queue),
+        ncpus=row.tsk,
+        walltime=row.walltime,
+        state=sys.intern(row.state),
+        elapsed=row.elapsed,
+        mem=row.memory,
+        chunks=row.nds or 1,
+    )
+
+
+def _output(head: Json, body: bytes, name: str) -> bytes:
+    """One command's output: the body is all of them, one after the other in this order."""
+    at = 0
+    for each in ("server_size", "queues_size", "vnodes_size", "jobs_size"):
+        size = head.get(each)
+        end = at + (size if isinstance(size, int) and size >= 0 else 0)
+        if each == name:
+            break
+        at = end
+    return body[at:end]
 
 
 def _text(raw: Json, name: str) -> str:

@@ -81,7 +81,10 @@ class Seen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PbsView:
-    """The job as PBS showed it at time `at` (0: never asked). `exit_status` only after the end."""
+    """The job as PBS showed it at time `at` (0: never asked). `exit_status` only after the end.
+
+    `estimated` is PBS's own estimate of the start, epoch seconds: only where a site has it made, and often far off.
+    """
 
     seen: Seen = Seen.UNKNOWN
     at: float = 0.0
@@ -91,6 +94,7 @@ class PbsView:
     queue: str = ""
     exec_vnode: str = ""
     exit_status: int | None = None
+    estimated: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What being spread over several NUMA domains may cost a job: an interval, from three numbers that an admin knows. Pure.
+"""What being spread over several NUMA domains may cost a job: an interval, from three numbers of the settings. Pure.
 
 `1 + m·f·(1/b − 1)`: of the run time the share m waits for memory, of the accesses the share f goes to another domain,
 where bandwidth is b times that of the own. A model, not a measurement: some programs run faster on remote memory

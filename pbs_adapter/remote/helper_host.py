@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional
 from .helper_errors import OpError
 from .helper_pbs import Pbs, Result
 
+MAX_TABLE = 24 * 1024 * 1024  # bytes of the table of all jobs: about 180,000 jobs
 _BWRAP = ["--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
 
 
@@ -79,16 +80,35 @@ def _bubblewrap_works() -> bool:
     return done.returncode == 0
 
 
-def census(pbs: Pbs) -> "tuple[Dict[str, Any], bytes]":
-    """(head, body) of the census: PBS's own output about server, queues and vnodes, one after the other."""
+def census(pbs: Pbs, jobs: bool = False) -> "tuple[Dict[str, Any], bytes]":
+    """(head, body) of the census: PBS's own output about server, queues, vnodes and jobs, one after the other.
+
+    The table of everyone's jobs only where asked for: one command more. Where PBS does not give it, the head says why.
+    """
     outputs = [
         _output(pbs, ["qstat", "-B", "-f", "-F", "json"]),
         _output(pbs, ["qstat", "-Q", "-f", "-F", "json"]),
         _output(pbs, ["pbsnodes", "-av", "-F", "json"]),
     ]
     head: Dict[str, Any] = {"at": time.time(), "host": facts(), "runtimes": runtimes()}
-    head.update(zip(("server_size", "queues_size", "vnodes_size"), map(len, outputs)))
+    if jobs:
+        head["jobs_at"] = time.time()
+        table, head["jobs_problem"] = _job_table(pbs)
+        outputs.append(table)
+    head.update(zip(("server_size", "queues_size", "vnodes_size", "jobs_size"), map(len, outputs)))
     return head, b"".join(outputs)
+
+
+def _job_table(pbs: Pbs) -> "tuple[bytes, str]":
+    """(table, why there is none). Arrays are one line each."""
+    try:
+        table = _output(pbs, ["qstat", "-a", "-w"])
+    except OpError as error:
+        print("no list of all jobs: {}".format(error.message))
+        return b"", error.message
+    if len(table) > MAX_TABLE:
+        return b"", "the table of all jobs has {} bytes".format(len(table))
+    return table, ""
 
 
 def _output(pbs: Pbs, argv: List[str]) -> bytes:

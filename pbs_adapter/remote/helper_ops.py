@@ -138,8 +138,8 @@ class Operations:
         return self._board.report(str(field(head, "after", str)), wait), b""
 
     def census(self, head: Dict[str, Any], body: bytes) -> Answer:
-        """PBS's queues, vnodes and server."""
-        return host.census(self._pbs)
+        """PBS's queues, vnodes and server; everyone's jobs too where `jobs` asks for them."""
+        return host.census(self._pbs, bool(field(head, "jobs", bool, False)))
 
     def logs(self, head: Dict[str, Any], pause: Callable[[float], None]) -> Iterator[bytes]:
         """The log of one container in pieces."""

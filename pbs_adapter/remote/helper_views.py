@@ -26,6 +26,7 @@ class View(NamedTuple):
     queue: str = ""
     exec_vnode: str = ""
     exit_status: Optional[int] = None
+    estimated: Optional[float] = None  # PBS's own estimate of the start, where the site has it made
 
 
 class Missing(NamedTuple):
@@ -58,7 +59,8 @@ def from_job(job: Job, now: float) -> View:
     """The job as `qstat -f` shows it. In state F its exit status counts, otherwise it may be from an earlier run."""
     exit_status = job.exit_status if job.state in ("F", "X") else None
     comment = job.comment[:4096]
-    return View(PRESENT, now, job.state, job.substate, comment, job.queue, job.exec_vnode[:8192], exit_status)
+    vnodes = job.exec_vnode[:8192]
+    return View(PRESENT, now, job.state, job.substate, comment, job.queue, vnodes, exit_status, job.estimated_start)
 
 
 def needs_detail(view: View, detail_at: Optional[float], now: float) -> bool:

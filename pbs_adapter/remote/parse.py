@@ -20,7 +20,7 @@ from .parse_cluster import (
 )
 from .parse_errors import ErrorClass, classify_error, error_text
 from .parse_jobs import Job, ParsedJobs, parse_jobs, parse_jobs_text
-from .parse_table import TableRow, parse_job_table
+from .parse_table import TableRow, iter_job_table, parse_job_table
 from .parse_values import (
     Chunk,
     Limit,
@@ -54,6 +54,7 @@ __all__ = [
     "classify_error",
     "error_text",
     "group_by_host",
+    "iter_job_table",
     "limit_for_user",
     "parse_duration",
     "parse_exec_vnode",

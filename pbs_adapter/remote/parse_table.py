@@ -4,8 +4,10 @@ Columns are as wide as the dashes under their titles, counted in bytes, so a val
 ASCII shifts nothing. PBS cuts what does not fit: a long name ends with `*`, a walltime loses its last digits.
 """
 
+import io
 import re
-from typing import List, NamedTuple, Optional, Tuple
+from functools import lru_cache
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 from .parse_values import ParseError, parse_size
 
@@ -43,46 +45,53 @@ def parse_job_table(text: bytes) -> List[TableRow]:
 
     Raises ParseError for other text without a table and for a row that cannot be read: a job must not get lost.
     """
-    rows = []  # type: List[TableRow]
+    return list(iter_job_table(text))
+
+
+def iter_job_table(text: bytes) -> Iterator[TableRow]:
+    """`parse_job_table` one by one, for tables of many jobs; what is wrong is told when it is met."""
+    last = None  # type: Optional[TableRow]
     columns = []  # type: List[Tuple[int, int]]
-    for line in text.split(b"\n"):
+    tables = 0
+    for line in io.BytesIO(text):
+        line = line.rstrip(b"\n")
         if _DASHES.fullmatch(line):
+            tables += 1
             columns = [match.span() for match in re.finditer(rb"-+", line)]
             if len(columns) != len(_COLUMNS):
                 raise ParseError("a job table of {} columns".format(len(columns)))
         elif not line.strip():
             columns = []  # the next server's heading follows
-        elif not columns:
-            continue
-        elif not line.startswith(b"   "):
-            rows.append(_row(line, columns))
-        elif rows:
-            rows[-1] = _continued(rows[-1], line)
-    if text.strip() and not rows and not re.search(rb"-{5,}(?: -+){4,}", text):
+        elif columns and not line.startswith(b"   "):
+            if last is not None:
+                yield last
+            last = _row(line, columns)
+        elif columns and last is not None:
+            last = _continued(last, line)
+    if last is not None:
+        yield last
+    if not tables and text.strip():
         raise ParseError("not a job table: {!r}".format(text[:200]))
-    return rows
 
 
 def _row(line: bytes, columns: List[Tuple[int, int]]) -> TableRow:
-    values = {
-        name: line[start:end].decode("utf-8", "surrogateescape").strip()
-        for name, (start, end) in zip(_COLUMNS, columns)
-    }
-    if values["state"] not in _STATES:
+    values = [line[start:end].decode("utf-8", "surrogateescape").strip() for start, end in columns]
+    job_id, user, queue, name, session, nds, tsk, memory, walltime, state, elapsed = values
+    if state not in _STATES:
         raise ParseError("not a row of the job table: {!r}".format(line[:200]))
     hosts = line[columns[-1][1] :].decode("utf-8", "surrogateescape").strip()
     return TableRow(
-        job_id=values["job_id"],
-        user=values["user"],
-        queue=values["queue"],
-        name=values["name"],
-        session=values["session"].replace("--", ""),
-        nds=_count(values["nds"]),
-        tsk=_count(values["tsk"]),
-        memory=_memory(values["memory"]),
-        walltime=_hours_minutes(values["walltime"]),
-        state=values["state"],
-        elapsed=_hours_minutes(values["elapsed"]),
+        job_id=job_id,
+        user=user,
+        queue=queue,
+        name=name,
+        session=session.replace("--", ""),
+        nds=_count(nds),
+        tsk=_count(tsk),
+        memory=_memory(memory),
+        walltime=_hours_minutes(walltime),
+        state=state,
+        elapsed=_hours_minutes(elapsed),
         exec_host="" if hosts == "--" else hosts,
         comment="",
     )
@@ -96,10 +105,12 @@ def _continued(row: TableRow, line: bytes) -> TableRow:
     return row if text == "--" else row._replace(comment=text)
 
 
+@lru_cache(maxsize=1024)
 def _count(text: str) -> Optional[int]:
     return int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else None
 
 
+@lru_cache(maxsize=1024)
 def _memory(text: str) -> Optional[int]:
     try:
         return None if text in ("--", "") else parse_size(text)
@@ -107,6 +118,7 @@ def _memory(text: str) -> Optional[int]:
         return None
 
 
+@lru_cache(maxsize=1024)
 def _hours_minutes(text: str) -> Optional[int]:
     """Seconds of the first five characters of `HH:MM:SS`: `00:05`, `100:0` (a digit of the minutes lost), `1000:`."""
     match = re.fullmatch(r"(\d{1,5})(?::(\d{0,2}))?", text, re.ASCII)

@@ -2,6 +2,7 @@
 
 ONLY="submit latency" selects modules; PBS=user@host:port measures against any cluster (as OpenSSH reaches it), with
 PBS_QUEUE a queue there that starts no jobs; figures that only the embedded PBS can give are then left out.
+TRACE=file.swf[.gz] takes the figures of the wait estimate from another trace.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.bench import figures
 from tests.bench.figures import Figure
 from tests.bench.stage import BenchError, Theatre
 
-MODULES = ("submit", "latency", "api", "load", "logs", "overhead", "fuzz")
+MODULES = ("submit", "latency", "api", "load", "logs", "overhead", "fuzz", "census", "waits")
 REPORT = Path("build/bench.json")
 
 

@@ -1,7 +1,7 @@
 """The simple predictors that the wait estimate is measured against; the list of the study that the issue names.
 
 Zero; the last start in the queue; quantiles of the last 59 starts; Kaplan-Meier of those and of all that wait; and an
-upper bound from the binomial distribution over a history that is trimmed when it fails (after QBETS, Nurmi et al. 2007).
+upper bound from the binomial distribution over a history that is cut when it fails (after QBETS, Nurmi et al. 2007).
 """
 
 from __future__ import annotations

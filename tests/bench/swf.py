@@ -42,7 +42,7 @@ def read(path: Path) -> list[TraceJob]:
 
 
 def parse(lines: Iterable[str]) -> Iterator[TraceJob]:
-    """Fields by the standard's numbers: 1 job, 2 submission, 3 wait, 4 run time, 5 and 8 CPUs, 9 time, 12 user, 15 queue.
+    """Fields by number: 1 job, 2 submission, 3 wait, 4 run time, 5 and 8 CPUs, 9 time asked, 12 user, 15 queue.
 
     Lines of Alea have a list of hosts, the queue's name and the request behind these 18.
 

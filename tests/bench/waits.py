@@ -18,7 +18,7 @@ from pbs_adapter.models import Census
 from pbs_adapter.remote import parse
 from tests.bench.baselines import WINDOW, Bound, Last, Predictor, WithWaiting
 from tests.bench.figures import Figure, quantile
-from tests.bench.replay import Machine, Score, parts, replay, scores
+from tests.bench.replay import parts, scores
 from tests.bench.swf import TraceJob, read
 
 DEFAULT = Path(__file__).parents[3] / "shared/traces/wagap-2013-first60d.swf.gz"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pbs_adapter import cluster_convert as convert
 from pbs_adapter.errors import PbsUnavailable
-from pbs_adapter.models import JobsReport, Observation, PbsView, Seen
+from pbs_adapter.models import CensusJob, JobsReport, Observation, PbsView, Seen
 
 UID = "11111111-2222-3333-4444-555555555555"
 STATUS = {"version": 1, "uid": UID, "phase": "Running", "containers": {}}
@@ -79,6 +79,8 @@ def test_an_unknown_view_is_unknown(seen: Any) -> None:
         ("comment", ["a"]),
         ("queue", None),
         ("exec_vnode", {}),
+        ("estimated", "soon"),
+        ("estimated", float("nan")),
     ],
 )
 def test_fields_of_the_wrong_type_are_as_if_missing(field: str, value: Any) -> None:
@@ -140,6 +142,43 @@ def test_a_census_of_a_real_pbs() -> None:
     assert any(vnode.ncpus > 0 for vnode in census.vnodes)
     assert census.host == {"os": "Debian", "n": "1"}
     assert census.runtimes == ("host+bwrap",)
+
+
+def census_answer(table: bytes, **more: Any) -> tuple[dict[str, Any], bytes]:
+    outputs = [recorded("server_full"), recorded("queues_full"), recorded("nodes_numa_idle"), table]
+    names = ("server_size", "queues_size", "vnodes_size", "jobs_size")
+    sizes = dict(zip(names, map(len, outputs), strict=True))
+    return {"at": 7.5, "host": {"user": "alice"}, **sizes, **more}, b"".join(outputs)
+
+
+def test_the_list_of_all_jobs() -> None:
+    head, body = census_answer(recorded("jobs_table_wide"), jobs_at=7.0, jobs_problem="")
+    census = convert.census(head, body)
+    assert (census.jobs_at, census.account) == (7.0, "alice")
+    by_id = {job.id: job for job in census.jobs}
+    running, waiting = by_id["0.pbs-b"], by_id["3.pbs-b"]
+    assert running == CensusJob("0.pbs-b", "alice", "workq", 4, 300, "R", 0, 1 << 30, 1)
+    assert waiting == CensusJob("3.pbs-b", "alice", "workq", 500, 300, "Q", None, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("table", "more"),
+    [
+        (b"", {}),
+        (b"", {"jobs_at": 9.0, "jobs_problem": "no answer from PBS in time"}),
+        (b"qstat: something else\n", {"jobs_at": 9.0}),
+    ],
+)
+def test_without_a_new_list_the_last_one_stays(table: bytes, more: dict[str, Any]) -> None:
+    last = convert.census(*census_answer(recorded("jobs_table_wide"), jobs_at=7.0))
+    census = convert.census(*census_answer(table, **more), last)
+    assert census.jobs == last.jobs
+    assert census.jobs_at == 7.0
+
+
+def test_no_jobs_are_a_list_too() -> None:
+    census = convert.census(*census_answer(b"", jobs_at=9.0, jobs_problem=""))
+    assert (census.jobs, census.jobs_at) == ((), 9.0)
 
 
 @pytest.mark.parametrize("head", [{}, {"server_size": 10**9}, {"server_size": -1, "queues_size": "x"}])

@@ -58,8 +58,9 @@ class Sightings:
         self.waiting: dict[str, Waiting] = {}
         self.estimates: dict[str, float] = {}  # of own jobs that wait: PBS's own estimate of their start
         self.remembered: dict[str, float] = {}  # submission times of before a restart, until the first list
-        self._known: set[str] = set()
+        self._known: set[str] = set()  # of the last list, what did not wait
         self._started: set[str] = set()  # own jobs that were told to have started
+        self._traits: dict[Traits, Traits] = {}
         self._at: float | None = None
 
     # The bridge's own jobs
@@ -108,8 +109,9 @@ class Sightings:
             elif key in self.waiting:  # held, moved, told to wait: not for resources
                 ended.append(self._end(key, at, started=False))
         ended += self._vanished(listed, last if last is not None else at, at)
-        self._known, self._started = set(listed), self._started & set(listed)
-        self.remembered = {}
+        self._known = {key for key, job in listed.items() if job.state != "Q"}
+        self._started = {key for key in self._started if key in listed}
+        self.remembered, self._traits = {}, {}
         return ended
 
     def _seen_waiting(self, key: str, job: CensusJob, room: Room, since: float | None, at: float) -> None:
@@ -156,6 +158,7 @@ class Sightings:
         self, key: str, queue: str, user: str, ncpus: int, fits: bool | None, at: float, *, exact: bool, own: bool
     ) -> None:
         traits = Traits(user, queue, size_class(ncpus), fits, self.groups.backlog(user, queue))
+        traits = self._traits.setdefault(traits, traits)  # of twenty thousand jobs few differ
         self.waiting[key] = Waiting(traits, at, exact, own)
         self.groups.queued(traits, at)
 

@@ -12,6 +12,7 @@ from helperkit import INSTANCE, POD_JSON, Helper, HelperError, Site, until
 
 from pbs_adapter.minipbs import Server
 from pbs_adapter.remote import wire
+from pbs_adapter.remote.parse import parse_job_table
 from pbs_adapter.remote.wire import Frame
 
 DIALECTS = ("release", "main")
@@ -239,6 +240,42 @@ def test_the_census_is_pbs_own_words(site: Site) -> None:
     assert sum(sizes) == len(answer.body)
     assert b"workq" in answer.body[sizes[0] : sizes[0] + sizes[1]]
     assert answer.head["host"]["kernel"] == os.uname().release
+    assert "jobs_at" not in answer.head
+
+
+def test_the_census_lists_all_jobs_where_asked(site: Site) -> None:
+    helper = site.helper()
+    job_id = site.submit(helper, site.uid, options="-q parked")
+    answer = helper.result(helper.start("census", jobs=True))
+    table = parse_job_table(answer.body[-answer.head["jobs_size"] :])
+    assert answer.head["jobs_problem"] == ""
+    assert [(row.queue, row.state) for row in table if row.job_id == job_id] == [("parked", "Q")]
+
+
+def test_a_site_that_lists_no_jobs_gives_the_rest(site: Site) -> None:
+    """The list is one command more, and its failure is no failure of the census."""
+    shadow = site.folder / "shadow"
+    (shadow / "bin").mkdir(parents=True)
+    asked = shadow / "asked"
+    for program in ("pbsnodes", "qstat"):
+        script = f'#!/bin/sh\necho {program} "$@" >> {asked}\n[ "$1" = -a ] && exit 159\n'
+        script += f'exec {site.pbs}/bin/{program} "$@"\n'
+        (shadow / "bin" / program).write_text(script)
+        (shadow / "bin" / program).chmod(0o755)
+    helper = site.helper(hello=False)
+    site.hello(helper, pbs_exec=str(shadow), poll=3600.0)
+    until(lambda: ready(helper), "the first poll is over")
+    asked.unlink()
+    answer = helper.result(helper.start("census", jobs=True))
+    assert answer.head["jobs_size"] == 0
+    assert answer.head["jobs_problem"]
+    assert b"workq" in answer.body
+    assert [line.split()[:2] for line in asked.read_text().splitlines()] == [
+        ["qstat", "-B"],
+        ["qstat", "-Q"],
+        ["pbsnodes", "-av"],
+        ["qstat", "-a"],
+    ]
 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 100, b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096])

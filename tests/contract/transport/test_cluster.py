@@ -204,12 +204,15 @@ async def test_refusals_are_told_in_pbss_words_or_before_pbs_is_asked(cluster: P
         [chunk async for chunk in cluster.logs(job.ref, LogQuery("sidecar"))]
 
 
-async def test_the_census_is_parsed(cluster: PbsCluster) -> None:
+async def test_the_census_is_parsed(cluster: PbsCluster, pbs: PbsTestCluster) -> None:
     census = await cluster.census()
     assert census.server.name == "gamma"
     assert [queue.name for queue in census.queues] == ["workq"]
     assert [(vnode.name, vnode.ncpus) for vnode in census.vnodes] == [("gamma-n1", 4)]
     assert {"hostname", "os", "kernel", "arch", "python"} <= set(census.host)
+    assert census.account == pbs.account.name
+    assert census.jobs_at > 0
+    assert (await cluster.census()).jobs_at == census.jobs_at  # the list of jobs is asked for every five minutes
 
 
 async def test_a_helper_that_dies_or_hangs_is_replaced(cluster: PbsCluster, pbs: PbsTestCluster) -> None:
