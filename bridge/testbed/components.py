@@ -7,6 +7,8 @@ nothing here is off (fsync, leader election, profiling, the components' own HTTP
 from __future__ import annotations
 
 import json
+import ssl
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -142,9 +144,9 @@ class Components:
         self._account_keys = ca.write_service_account_key()
 
     def start(self) -> None:
-        """Start etcd and the API server, then the two that would give up if they found none."""
+        """Start etcd and the API server; then the two that give up after 20 s if their roles are not there by then."""
         self._run("etcd", self._etcd_argv())
-        self._start_apiserver()
+        self._start_apiserver().wait_until(lambda: _ready(self._layout), "answer to /readyz", 180.0)
         for name in ("kube-controller-manager", "kube-scheduler"):
             self._run(name, [*self._client_argv(name)])
 
@@ -168,9 +170,10 @@ class Components:
         process = Process(name, [self._folder / name, *flags], log=self._layout.logs / f"{name}.log", grace=2)
         return self._processes.add(process)
 
-    def _start_apiserver(self) -> None:
+    def _start_apiserver(self) -> Process:
         self._apiserver = self._run("kube-apiserver", self._apiserver_argv())
         self._apiserver.wait_until(lambda: accepts(self._layout.port), "open port")
+        return self._apiserver
 
     def _etcd_argv(self) -> list[str]:
         certificate, key = self._etcd_pair
@@ -239,3 +242,13 @@ def prepare(layout: Layout) -> None:
     """Make the folders and the audit policy that every backend expects."""
     layout.logs.mkdir(parents=True, exist_ok=True)
     layout.audit_policy.write_text(json.dumps(audit_policy(), indent=1))
+
+
+def _ready(layout: Layout) -> bool:
+    """Whether the API server serves, built-in roles included; anybody may ask."""
+    context = ssl.create_default_context(cafile=str(layout.ca.cert_file))
+    try:
+        with urllib.request.urlopen(f"{layout.url}/readyz", timeout=5, context=context) as answer:
+            return bool(answer.status == 200)
+    except OSError:  # no connection, no answer, or an HTTP error
+        return False
