@@ -21,6 +21,7 @@ from bridge.api.settings import Settings
 from bridge.testbed import build
 from bridge.testbed.control_plane import ControlPlane
 from bridge.testbed.errors import TestbedError
+from bridge.testbed.local_nodes import LocalNodes
 from bridge.testbed.pbs_cluster import BETA, PbsTestCluster
 from bridge.testbed.processes import alive
 
@@ -88,6 +89,20 @@ def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> It
     control_plane.kubectl("create", "namespace", name)
     yield name
     control_plane.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def test_pods_run_and_end_on_local_nodes_until_they_are_removed(control_plane: ControlPlane, namespace: str) -> None:
+    kubectl = control_plane.kubectl
+    here = f"--namespace={namespace}"
+    with LocalNodes(control_plane, {"local-t": {"cpu": "2", "memory": "1Gi"}}, runs=1.0):
+        kubectl("create", "job", "short", "--image=busybox:1.36", here, "--", "true")
+        kubectl("run", "long", "--image=busybox:1.36", here)
+        kubectl("wait", "--for=condition=complete", "job/short", here, "--timeout=60s")
+        kubectl("wait", "--for=condition=ready", "pod/long", here, "--timeout=60s")
+        kubectl("delete", "pod", "long", here, "--timeout=60s")
+        pods = json.loads(kubectl("get", "pods", here, "-o", "json").stdout)["items"]
+        assert {each["spec"]["nodeName"] for each in pods} == {"local-t"}
+    assert kubectl("get", "node", "local-t", check=False).returncode != 0
 
 
 def test_rbac_is_on(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
