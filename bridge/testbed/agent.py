@@ -138,5 +138,8 @@ class Agent:
 
 
 def _is_ready(node: Json) -> bool:
+    """Ready, and the control plane has seen it: the taints that it gives to new nodes are gone."""
     conditions = node.get("status", {}).get("conditions", [])
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    taints = [taint["key"] for taint in node["spec"].get("taints", [])]
+    fresh = any(key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable") for key in taints)
+    return not fresh and any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

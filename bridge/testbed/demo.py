@@ -1,13 +1,15 @@
-"""The demo: a control plane, two PBS clusters, the agent, and five pods that run as PBS jobs, shown as they go.
+"""The demo: a local cluster, two PBS clusters, the agent, and five pods that are routed between them, shown as they go.
 
-Everything is real but PBS, and everything lies in one temporary folder. Only the order of things is here; each of them
-is a part of the test bed that the end-to-end tests use too.
+Everything is real but PBS and what runs on the local node, and everything lies in one temporary folder. Only the order
+of things is here; each of them is a part of the test bed that the end-to-end tests use too.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -18,6 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bridge.api import names
 from bridge.testbed import demo_load, demo_next, prepare
 from bridge.testbed.agent import Agent
 from bridge.testbed.control_plane import ControlPlane
@@ -26,17 +29,24 @@ from bridge.testbed.demo_screen import Screen
 from bridge.testbed.demo_table import rows, summary
 from bridge.testbed.errors import TestbedError
 from bridge.testbed.files import shipped
+from bridge.testbed.local_nodes import LocalNodes
 from bridge.testbed.pbs_cluster import ALPHA, BETA, OTHER, PbsTestCluster
 
-BUSY = 15
-"""Seconds that another user's job fills beta, so that one sees pods wait."""
+BUSY = 40
+"""Seconds that another user's job fills beta, so that one sees pods go elsewhere."""
+LOCAL = {"local-1": {"cpu": "2", "memory": "4Gi"}}
+"""The local cluster: room for two of the five pods."""
+LOCAL_RUNS = 15.0
+"""Seconds that a pod takes there, so that nobody waits for its room."""
 PATIENCE = 240.0
 """Seconds for five pods; far more than they take, for machines that are busy."""
 SETTINGS = {"images": [{"image": "busybox:*"}], "queue": "workq", "poll": 3}
 """What bridge.yaml says of each cluster besides how it is reached; polls are more frequent than an admin would like."""
+CENSUS = {"census": 5}
+"""The same, so that the router soon sees that beta is full."""
 LARGE = 20
 """Above so many pods the table has a row for each node and state instead of one for each pod."""
-SELECTOR = "app=hello"
+SELECTOR = "app in (hello,routed)"
 Json = dict[str, Any]
 
 
@@ -82,7 +92,6 @@ class _Demo:
         self._work = work
         self._screen = screen
         self._stack = stack
-        self._example = shipped("examples") / "hello-job.yaml"
         self._pods = pods
         self._patience = PATIENCE + pods * 0.6
 
@@ -93,24 +102,35 @@ class _Demo:
         control_plane = self._control_plane()
         configs = demo_load.configs(self._pods) if self._pods else (ALPHA, BETA)
         alpha, beta = (self._cluster(config) for config in configs)
+        if not self._pods:
+            self._local_cluster(control_plane)
         agent = self._agent(control_plane, [alpha, beta])
-        if self._pods:
-            beta.server.fill(OTHER, demo_load.OTHERS)
-            self._screen.progress(f"a Job of {self._pods} pods; another user has {demo_load.OTHERS} jobs on beta")
-            job = demo_load.job(self._example.read_text(), self._pods)
-            control_plane.kubectl("apply", "-f", "-", input=json.dumps(job))
-        else:
-            beta.keep_busy(BUSY)
-            self._screen.progress(f"kubectl apply -f examples/{self._example.name}; another user's job fills beta")
-            control_plane.kubectl("apply", "-f", str(self._example))
+        self._apply(control_plane, agent, beta)
         pods = self._follow(control_plane, agent)
-        self._show(control_plane, {f"pbs-{each.name}": each for each in (alpha, beta)}, pods[0])
+        self._show(control_plane, agent, {f"pbs-{each.name}": each for each in (alpha, beta)}, pods)
         if not keep:
             return
         self._screen.line(demo_next.kept(control_plane.admin_kubeconfig, agent, self._work))
         while agent.process is not None and agent.process.running:
             time.sleep(0.2)
         raise TestbedError("the agent has ended")
+
+    def _apply(self, control_plane: ControlPlane, agent: Agent, beta: PbsTestCluster) -> None:
+        """The pods, and what else wants to run."""
+        examples = shipped("examples")
+        if self._pods:
+            beta.server.fill(OTHER, demo_load.OTHERS)
+            self._screen.progress(f"a Job of {self._pods} pods; another user has {demo_load.OTHERS} jobs on beta")
+            job = demo_load.job((examples / "hello-job.yaml").read_text(), self._pods)
+            control_plane.kubectl("apply", "-f", "-", input=json.dumps(job))
+            return
+        self._screen.progress("another user's job fills beta")
+        beta.keep_busy(BUSY)
+        self._wait(lambda: _busy(agent, beta.name), "job that fills beta")
+        self._wait(lambda: _gates(control_plane), "gate of the admission policy")
+        files = [examples / f"{name}.yaml" for name in ("routing-rule", "routed-job")]
+        self._screen.progress(f"kubectl apply {' '.join(f'-f examples/{file.name}' for file in files)}")
+        control_plane.kubectl("apply", *(f"--filename={file}" for file in files))
 
     def _control_plane(self) -> ControlPlane:
         control_plane = ControlPlane(workdir=self._folder("control-plane", 0o700), progress=self._screen.progress)
@@ -128,9 +148,17 @@ class _Demo:
             self._screen.line(f"{cluster.name} has no sshd in front of it: it is reached by the transport {kind!r}")
         return cluster
 
+    def _local_cluster(self, control_plane: ControlPlane) -> None:
+        self._screen.progress(f"adding the local node {', '.join(LOCAL)}, on which pods do nothing")
+        nodes = LocalNodes(control_plane, LOCAL, runs=LOCAL_RUNS)
+        self._later("the local node", nodes.stop)
+        nodes.start()
+
     def _agent(self, control_plane: ControlPlane, clusters: list[PbsTestCluster]) -> Agent:
-        self._screen.progress("kubectl apply -k deploy: namespace, ServiceAccount, RBAC, RuntimeClasses")
-        more = demo_load.settings(self._pods) if self._pods else {}
+        self._screen.progress(
+            "kubectl apply -k deploy: namespace, RBAC, RuntimeClasses, RoutingRule, admission policies"
+        )
+        more = demo_load.settings(self._pods) if self._pods else CENSUS
         changes = {cluster.name: SETTINGS | more for cluster in clusters}
         folder = self._folder("agent", 0o700)
         agent = Agent(control_plane, clusters, folder, changes=changes, progress=self._screen.progress)
@@ -138,7 +166,6 @@ class _Demo:
         self._screen.progress("starting the agent")
         agent.start()
         agent.wait_ready(PATIENCE)
-        self._wait(lambda: _schedulable(_items(control_plane, "nodes")), "nodes without a taint of the control plane")
         return agent
 
     def _folder(self, name: str, mode: int) -> Path:
@@ -170,12 +197,20 @@ class _Demo:
         self._screen.rest()
         return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
-    def _show(self, control_plane: ControlPlane, clusters: dict[str, PbsTestCluster], pod: Json) -> None:
+    def _show(
+        self, control_plane: ControlPlane, agent: Agent, clusters: dict[str, PbsTestCluster], pods: list[Json]
+    ) -> None:
+        """One of those that became jobs: its log, its job, and why it went where it went."""
+        pod = next((each for each in pods if each["spec"]["nodeName"] in clusters), None)
+        if pod is None:
+            raise TestbedError("no pod was sent to a PBS cluster")
         name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
         self._screen.line(f"\n$ kubectl logs {name}\n{control_plane.kubectl('logs', name).stdout.rstrip()}")
         (script,) = clusters[node].spool.glob(f"*/pods/{pod['metadata']['uid']}/job.qsub")
         qsub = script.read_text().rstrip().splitlines()[-1]
         self._screen.line(f"\n{name} was submitted on the login node of {clusters[node].name} by\n{qsub}")
+        if not self._pods:
+            self._screen.line(f"\n$ hpc-bridge explain pod/{name}\n{_explained(agent, name)}")
 
     def _wait(self, check: Callable[[], bool], what: str, pause: float = 0.4) -> None:
         deadline = time.monotonic() + self._patience
@@ -198,7 +233,21 @@ def _items(control_plane: ControlPlane, *what: str) -> list[Json]:
     return found
 
 
-def _schedulable(nodes: list[Json]) -> bool:
-    """Has the control plane taken away the taints that it gives to new nodes?"""
-    taints = [taint["key"] for node in nodes for taint in node["spec"].get("taints", [])]
-    return not any(key.startswith("node.kubernetes.io/") for key in taints)
+def _busy(agent: Agent, cluster: str) -> bool:
+    """Does the agent know that a job runs there?"""
+    known: list[Json] = (agent.report() or {}).get("clusters", [])
+    return any(queue["running"] for each in known if each["name"] == cluster for queue in each["queues"])
+
+
+def _gates(control_plane: ControlPlane) -> bool:
+    """Is the admission policy in force? It is some moments after it was applied."""
+    argv = ["run", "probe", "--image=busybox:1.36", f"--labels={names.ROUTE}=can", "--dry-run=server", "--output=json"]
+    return names.GATE in control_plane.kubectl(*argv).stdout
+
+
+def _explained(agent: Agent, pod: str) -> str:
+    argv = [sys.executable, "-m", "bridge.cli", "explain", f"pod/{pod}", f"--agent=127.0.0.1:{agent.status_port}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        raise TestbedError(f"hpc-bridge explain: {done.stderr.strip()}")
+    return done.stdout.rstrip()

@@ -17,12 +17,13 @@ next: `make demo KEEP=1` (or `hpc-bridge demo --keep`) leaves all of this runnin
   kubectl get nodes -o wide
   kubectl apply -f examples/hello-job.yaml; kubectl wait --for=condition=complete job/hello
   kubectl events
-  kubectl logs -f job/hello"""
+  kubectl logs -f job/hello
+  hpc-bridge clusters; hpc-bridge explain examples/routed-job.yaml"""
 
 
 def kept(kubeconfig: Path, agent: Agent, work: Path) -> str:
     """While everything goes on running."""
-    example = _shown(shipped("examples") / "hello-job.yaml")
+    example, routed = (_shown(shipped("examples") / f"{name}.yaml") for name in ("hello-job", "routed-job"))
     programs = Path(sys.executable).parent
     return f"""
 everything goes on running. In another terminal:
@@ -31,12 +32,16 @@ everything goes on running. In another terminal:
 then try
   kubectl get nodes -o wide
   kubectl describe node pbs-alpha
-  kubectl delete job hello; kubectl apply -f {example}
-  kubectl get pods -w
+  kubectl get routingrules
+  kubectl delete job routed; kubectl apply -f {routed}
+  kubectl get pods -o wide -w
   kubectl events
+  kubectl apply -f {example}
   kubectl wait --for=condition=complete job/hello
   kubectl logs -f job/hello
   hpc-bridge status --agent 127.0.0.1:{agent.status_port}
+  hpc-bridge clusters --agent 127.0.0.1:{agent.status_port}
+  hpc-bridge explain --agent 127.0.0.1:{agent.status_port} {routed}
   hpc-bridge render -c {agent.config} {example}
 logs: {agent.log} and others in {work}
 press Ctrl-C here to stop it all

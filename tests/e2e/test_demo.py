@@ -22,6 +22,7 @@ from bridge.testbed.processes import alive, processes_of
 
 pytestmark = pytest.mark.timeout(400)
 PATIENCE = 300.0
+HELLO = Path(__file__).parents[2] / "examples/hello-job.yaml"
 FAKE_GO = """#!/bin/sh
 if [ "$1" = env ]; then echo go1.26.0; exit; fi
 echo "go: downloading something"
@@ -136,19 +137,29 @@ def start(folder: Path) -> Iterator[Callable[..., Demo]]:
         demo.end()
 
 
-def test_five_pods_run_on_both_clusters(start: Callable[..., Demo]) -> None:
+def test_five_pods_go_where_there_is_room(start: Callable[..., Demo]) -> None:
     demo = start()
-    demo.wait_for("PBSQueued")
+    demo.wait_for("SchedulingGated")
     ran = demo.pids()
     assert demo.process.wait(PATIENCE) == 0, demo.output + demo.errors
     assert demo.errors == ""
-    last = {line.split()[3]: line for line in demo.output.splitlines() if re.match(r"\[ *\d+\.\d s\] hello-\d-", line)}
+    lines = [line for line in demo.output.splitlines() if re.match(r"\[ *\d+\.\d s\] routed-\d-", line)]
+    last = {line.split()[3]: line for line in lines}
     assert len(last) == 5
-    assert all(line.endswith("Completed") for line in last.values())
-    assert {name for line in last.values() for name in re.findall(r"pbs-(\w+)", line)} == {"alpha", "beta"}
-    assert "PBSQueued: Not Running: Insufficient amount of resource: ncpus" in demo.output
-    assert re.search(r"^hello from hello-0-\w+, part 1 of 5, on pbs-\w+$", demo.output, re.MULTILINE)
-    assert re.search(r"^/\S+/bin/qsub .* -N hello-0-\S+ -q workq -l select=1:ncpus=1:mem=", demo.output, re.MULTILINE)
+    assert all("  Completed  " in line for line in last.values())
+    local = [line for line in last.values() if "  local-1  no job  " in line]
+    sent = [line for line in last.values() if re.search(r"  pbs-(alpha|beta)  \d+\.\1  ", line)]
+    assert 1 <= len(local) <= 4
+    assert len(local) + len(sent) == 5
+    assert all(re.search(r"\(predicted: now; waited: \S+ \w+\)$", line) for line in local)
+    assert all(re.search(r"\(predicted: P50 .+, P90 .+; waited: \S+ \w+\)$", line) for line in sent)
+    shown = re.search(r"^hello from (routed-\d-\w+), part \d of 5, on pbs-(\w+)$", demo.output, re.MULTILINE)
+    assert shown is not None
+    pattern = rf"^/\S+/bin/qsub .* -N {shown[1]}\.\S+ -q workq -l select=1:ncpus=1:mem="
+    assert re.search(pattern, demo.output, re.MULTILINE)
+    explained = demo.output.partition(f"$ hpc-bridge explain pod/{shown[1]}\n")[2]
+    assert "rule: default (mode can)" in explained
+    assert {"alpha", "beta"} <= set(re.findall(r"\b(alpha|beta)\b", explained))
     assert "make demo KEEP=1" in demo.output
     demo.assert_nothing_is_left(ran)
 
@@ -160,6 +171,8 @@ def test_a_kept_demo_says_how_to_reach_it_and_a_second_signal_does_not_hurt(star
     (kubeconfig,) = [line.partition("=")[2] for line in commands if line.startswith("export KUBECONFIG=")]
     (status,) = [line.split()[1:] for line in commands if line.startswith("hpc-bridge status --agent ")]
     kubectl = [find_kubectl(), f"--kubeconfig={kubeconfig}"]
+    for words in (["apply", "-f", str(HELLO)], ["wait", "--for=condition=complete", "job/hello", "--timeout=240s"]):
+        subprocess.run([*kubectl, *words], capture_output=True, text=True, check=True, timeout=PATIENCE)
     logs = subprocess.run([*kubectl, "logs", "job/hello"], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert "step 5 of 5" in logs.stdout
     reported = subprocess.run([sys.executable, "-m", "bridge.cli", *status], capture_output=True, text=True, check=True)

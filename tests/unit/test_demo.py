@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import subprocess
 import sys
@@ -55,6 +56,38 @@ def test_pods_are_ordered_by_name_and_say_how_they_end() -> None:
         ("b", "PBSRejected", "qsub: Unknown queue"),
         ("c", "Running", ""),
     ]
+
+
+ROUTED = "status.hpc-bridge.io/route"
+
+
+def routed(chosen: Json, **state: Any) -> Row:
+    found = pod("a", node="n", phase="Running", containerStatuses=container(**state))
+    found["metadata"]["annotations"] = {ROUTED: json.dumps(chosen)}
+    return rows([found])[0]
+
+
+def test_what_was_predicted_and_what_came_true() -> None:
+    best = {"rank": 1, "wait": {"p50": 1.0, "p90": 400.0}}
+    chosen = {"decision": "cluster", "at": "2026-11-30T10:00:00Z", "candidates": [best, {"rank": 2, "wait": None}]}
+    row = routed(chosen, running={"startedAt": "2026-11-30T10:00:07Z"})
+    assert (row.predicted, row.waited) == ("P50 1 s, P90 6.7 min", "7 s")
+    row = routed(chosen, terminated={"startedAt": "2026-11-30T10:00:03Z"})
+    assert (row.predicted, row.waited) == ("P50 1 s, P90 6.7 min", "3 s")
+    assert routed(chosen, waiting={"reason": "PBSQueued"}).waited == ""
+
+
+def test_a_pod_that_fits_the_local_cluster_is_expected_to_start_at_once() -> None:
+    chosen = {"decision": "local", "at": "2026-11-30T10:00:00Z", "local": {"fitsNow": True}}
+    row = routed(chosen, running={"startedAt": "2026-11-30T10:00:00Z"})
+    assert (row.predicted, row.waited) == ("now", "0 s")
+
+
+def test_a_pod_whose_place_is_not_decided_yet() -> None:
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gated"}
+    found = pod("a", phase="Pending", conditions=[waiting])
+    found["spec"]["schedulingGates"] = [{"name": "hpc-bridge.io/routing"}]
+    assert rows([found]) == [Row("a", "", "", "SchedulingGated", "")]
 
 
 def test_only_what_changed_is_told_again() -> None:
