@@ -138,6 +138,9 @@ class Router:
             version = str(pod["metadata"].get("resourceVersion", ""))
             stamp = str(pod["metadata"].get("creationTimestamp", ""))
             self._arrival[uid] = stamp, int(version) if version.isdigit() else 0
+        done = self._done.get(uid, "")
+        if done != "" and not gates(pod)[0] and (done is None or done in tolerated(pod)):
+            del self._done[uid]
         self._later.pop(uid, None)
         self._wake.set()
 
@@ -303,7 +306,9 @@ class Router:
         return self.evaluator.outcome(pod, match, self._locals(), nodes, previous=previous, settling=self._settling())
 
     def explain(self, pod: Json) -> Json:
-        """The structure for any pod, as if it were gated now if it is not bound; `recorded` is what was decided.
+        """The structure for any pod; for one that is bound, or of a file, as if it were gated now.
+
+        `recorded` is what was decided about it, None for nothing.
 
         Raises ValueError for what is no pod, LookupError while nothing has been listed or its namespace is not there.
         """
@@ -315,7 +320,8 @@ class Router:
             raise LookupError(f"there is no namespace {metadata.get('namespace') or 'default'}")
         match = self.evaluator.match(pod, namespace, self.watched.rules())
         told = self._told.get(str(metadata.get("uid") or ""))
-        outcome = self.outcome(as_gated(pod), match, previous=told)
+        waits = released(pod) and not pod["spec"].get("nodeName")
+        outcome = self.outcome(pod if waits else as_gated(pod), match, previous=told)
         return outcome.to_json() | {"recorded": recorded(pod), "node": (pod.get("spec") or {}).get("nodeName")}
 
     def clusters(self) -> Json:
