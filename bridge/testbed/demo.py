@@ -94,6 +94,7 @@ class _Demo:
         self._stack = stack
         self._pods = pods
         self._patience = PATIENCE + pods * 0.6
+        self._explained = ""
 
     def run(self, keep: bool) -> None:
         """Start everything, run the example, show what came of it, and stay if asked to."""
@@ -107,7 +108,7 @@ class _Demo:
         agent = self._agent(control_plane, [alpha, beta])
         self._apply(control_plane, agent, beta)
         pods = self._follow(control_plane, agent)
-        self._show(control_plane, agent, {f"pbs-{each.name}": each for each in (alpha, beta)}, pods)
+        self._show(control_plane, {f"pbs-{each.name}": each for each in (alpha, beta)}, pods)
         if not keep:
             return
         self._screen.line(demo_next.kept(control_plane.admin_kubeconfig, agent, self._work))
@@ -188,6 +189,7 @@ class _Demo:
             found = _items(control_plane, "jobs,pods", f"--selector={SELECTOR}")
             pods[:] = [each for each in found if each["kind"] == "Pod"]
             self._screen.rows(summary(pods) if self._pods > LARGE else rows(pods))
+            self._explain(agent, pods)
             conditions = [c for each in found for c in each["status"].get("conditions", []) if c["status"] == "True"]
             if failure := next((c for c in conditions if c["type"] == "Failed"), None):
                 raise TestbedError(f"the Job has failed: {failure.get('message', '')}")
@@ -197,9 +199,15 @@ class _Demo:
         self._screen.rest()
         return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
-    def _show(
-        self, control_plane: ControlPlane, agent: Agent, clusters: dict[str, PbsTestCluster], pods: list[Json]
-    ) -> None:
+    def _explain(self, agent: Agent, pods: list[Json]) -> None:
+        """Ask why one went where it went, once, while others still fill the local node: later it would fit there."""
+        sent = [
+            str(each["metadata"]["name"]) for each in pods if names.JOB_ID in each["metadata"].get("annotations", {})
+        ]
+        if sent and not self._explained and not self._pods:
+            self._explained = f"$ hpc-bridge explain pod/{min(sent)}\n{_explanation(agent, min(sent))}"
+
+    def _show(self, control_plane: ControlPlane, clusters: dict[str, PbsTestCluster], pods: list[Json]) -> None:
         """One of those that became jobs: its log, its job, and why it went where it went."""
         pod = next((each for each in pods if each["spec"]["nodeName"] in clusters), None)
         if pod is None:
@@ -209,8 +217,8 @@ class _Demo:
         (script,) = clusters[node].spool.glob(f"*/pods/{pod['metadata']['uid']}/job.qsub")
         qsub = script.read_text().rstrip().splitlines()[-1]
         self._screen.line(f"\n{name} was submitted on the login node of {clusters[node].name} by\n{qsub}")
-        if not self._pods:
-            self._screen.line(f"\n$ hpc-bridge explain pod/{name}\n{_explained(agent, name)}")
+        if self._explained:
+            self._screen.line(f"\n{self._explained}")
 
     def _wait(self, check: Callable[[], bool], what: str, pause: float = 0.4) -> None:
         deadline = time.monotonic() + self._patience
@@ -245,7 +253,7 @@ def _gates(control_plane: ControlPlane) -> bool:
     return names.GATE in control_plane.kubectl(*argv).stdout
 
 
-def _explained(agent: Agent, pod: str) -> str:
+def _explanation(agent: Agent, pod: str) -> str:
     argv = [sys.executable, "-m", "bridge.cli", "explain", f"pod/{pod}", f"--agent=127.0.0.1:{agent.status_port}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
