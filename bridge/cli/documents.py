@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from bridge.api.names import TRANSFER
 from bridge.plan.model import Json
 
 _TEMPLATE = ("spec", "template")
@@ -82,6 +83,9 @@ def _pod(item: Json) -> Json | None:
         "namespace": str(own.get("namespace") or inner.get("namespace") or "default"),
         "uid": str(inner.get("uid") or UNKNOWN_UID),
     }
+    label = (own.get("labels") or {}).get(TRANSFER)
+    if kind == "Job" and label and TRANSFER not in (inner.get("labels") or {}):  # as the admission policy does
+        metadata["labels"] = {**(inner.get("labels") or {}), TRANSFER: label}
     if kind == "DaemonSet":
         metadata["ownerReferences"] = [{"kind": kind, "name": base}]
     return {"metadata": metadata, "spec": template.get("spec")}

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.error
-import urllib.request
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-DEFAULT = "127.0.0.1:10280"
+from bridge.cli.agent import agent_option, ask
 
 
 @click.command()
-@click.option("--agent", default=DEFAULT, show_default=True, metavar="ADDRESS:PORT", help="The agent's statusListen.")
+@agent_option
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def status(agent: str, output: str) -> None:
     """Show clusters, report age, queues, pods by state, and the channels' health."""
-    try:
-        with urllib.request.urlopen(f"http://{agent}/status", timeout=5) as answer:
-            report = json.load(answer)
-    except (OSError, urllib.error.URLError, ValueError) as error:
-        click.echo(f"no agent answers at {agent} ({error}); give its statusListen with --agent", err=True)
-        raise SystemExit(1) from None
+    report = ask(agent, "/status")
     if output == "json":
         click.echo(json.dumps(report, indent=2))
         return
