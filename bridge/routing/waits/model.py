@@ -15,7 +15,7 @@ from bridge.routing.waits.survival import CENSORED, START, Sample, quantiles
 from pbs_adapter.models import Census
 
 HISTORY = 5000  # ended waits that a cluster remembers
-MAX_GROUPS = 20_000  # then they are built anew from the history
+MAX_GROUPS = 20_000  # then they are built anew from the history, and each time there are twice as many again
 _STALE = 900.0  # s after the last list for which ages go on growing: a clock may have jumped
 _PRIOR_WEIGHT = 0.1
 _HALF = 10.0  # effective starts that make an answer half sure
@@ -34,6 +34,7 @@ class Cluster:
         self.sightings = Sightings()
         self.history: deque[Ended] = deque(maxlen=HISTORY)
         self.hidden: dict[str, dict[float, int]] = {}  # queue → submitted → jobs that the site does not show
+        self._limit = MAX_GROUPS
         self._offset = 0.0
         self._listed: tuple[float, float] | None = None  # the last list: by the login host's clock, by ours
 
@@ -58,8 +59,9 @@ class Cluster:
     def keep(self, ended: Iterable[Ended]) -> None:
         """Remember waits that have ended, and do not let groups grow for ever."""
         self.history.extend(ended)
-        if len(self.sightings.groups) > MAX_GROUPS:
+        if len(self.sightings.groups) > self._limit:
             self.rebuild()
+            self._limit = max(MAX_GROUPS, 2 * len(self.sightings.groups))
 
     def rebuild(self) -> None:
         """All groups from what is remembered."""

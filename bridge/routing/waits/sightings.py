@@ -60,6 +60,7 @@ class Sightings:
         self.remembered: dict[str, float] = {}  # submission times of before a restart, until the first list
         self._known: set[str] = set()  # of the last list, what did not wait
         self._started: set[str] = set()  # own jobs that were told to have started
+        self._doubts: dict[str, float] = {}  # own jobs that a list showed not to wait: since when
         self._traits: dict[Traits, Traits] = {}
         self._at: float | None = None
 
@@ -114,6 +115,15 @@ class Sightings:
         self.remembered, self._traits = {}, {}
         return ended
 
+    def _is_told(self, key: str, at: float) -> bool:
+        """Of its own jobs the bridge itself says when they start; unless it has not for a while."""
+        if not self.waiting[key].own:
+            return False
+        if at - self._doubts.setdefault(key, at) < GAP:
+            return True
+        self._started.add(key)
+        return False
+
     def _seen_waiting(self, key: str, job: CensusJob, room: Room, since: float | None, at: float) -> None:
         waiting = self.waiting.get(key)
         if key in self._started or (waiting is not None and waiting.traits.queue == job.queue):
@@ -137,9 +147,7 @@ class Sightings:
         if since is not None:
             start = min(max(start, since), at)
         if waiting is not None:
-            if waiting.own and start < waiting.submitted:
-                start = waiting.submitted
-            return [self._end(key, start, started=True)]
+            return [] if self._is_told(key, at) else [self._end(key, start, started=True)]
         if since is None or key in self._known or key in self._started:
             return []
         wait = (start - since) / 2 if job.queue in busy else _AT_ONCE
@@ -150,9 +158,13 @@ class Sightings:
         return [ended]
 
     def _vanished(self, listed: Mapping[str, CensusJob], last: float, at: float) -> list[Ended]:
-        """Deleted, or started and ended between two lists: it waited at least until the last one."""
-        gone = [k for k, w in self.waiting.items() if k not in listed and not (w.own and w.submitted > at - GAP)]
-        return [self._end(key, last, started=False) for key in gone]
+        """Started and ended between two lists, or deleted, which is rarer: it waited until the last list at least."""
+        gone = [key for key in self.waiting if key not in listed]
+        return [
+            self._end(key, max(last, self.waiting[key].submitted), started=True)
+            for key in gone
+            if not self._is_told(key, at)
+        ]
 
     def _enter(
         self, key: str, queue: str, user: str, ncpus: int, fits: bool | None, at: float, *, exact: bool, own: bool
@@ -165,6 +177,7 @@ class Sightings:
     def _leave(self, key: str) -> Waiting:
         waiting = self.waiting.pop(key)
         self.estimates.pop(key, None)
+        self._doubts.pop(key, None)
         self.groups.dequeued(waiting.traits, waiting.submitted)
         return waiting
 
