@@ -24,7 +24,7 @@ from tests.bench.swf import TraceJob, read
 
 DEFAULT = Path(__file__).parents[3] / "shared/traces/wagap-2013-first60d.swf.gz"
 EVERY = 300.0  # s between two lists
-ACCOUNTS = 4  # the busiest users, each seen as the bridge's account
+ACCOUNTS = 2  # the busiest users, each seen as the bridge's account
 EMPTY = Census(0.0, parse.parse_server(b'{"Server": {"trace": {}}}'), (), (), {})
 
 

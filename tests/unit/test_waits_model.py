@@ -17,8 +17,10 @@ from bridge.routing.waits import Shape, Wait, WaitModel, store
 from bridge.routing.waits import model as model_module
 from bridge.routing.waits.groups import Ended, Traits
 from bridge.routing.waits.sightings import GAP, Waiting
+from pbs_adapter import cluster_convert as convert
 from pbs_adapter.models import Census, CensusJob
 from pbs_adapter.remote import parse
+from tests.bench import census as bench
 
 T0 = 1_796_030_800.0
 QS = (0.5, 0.9)
@@ -239,6 +241,19 @@ def test_a_queue_that_disappears() -> None:
     model.learn("alpha", gone, at + 300)
     found = model.waits(ONE, "alpha", "workq", gone, at + 300, QS)
     assert found.quantiles[0.5] == 50.0
+
+
+def test_twenty_thousand_foreign_jobs() -> None:
+    model, last = WaitModel(), None
+    for index in range(2):
+        last = convert.census(*bench.answer(T0 + 300 * index, 500 * index), last)
+        model.learn("alpha", last, T0 + 300 * index)
+    assert last is not None
+    assert len(last.jobs) == bench.JOBS
+    theirs = model.waits(ONE, "alpha", "q_1d", replace(last, account="user001"), T0 + 600, QS)
+    ours = model.waits(ONE, "alpha", "q_1d", replace(last, account="alice"), T0 + 600, QS)
+    assert theirs.basis.startswith("user+queue")
+    assert ours.basis.startswith("queue")
 
 
 # Clocks
