@@ -5,6 +5,8 @@ it names a folder: an agent that reaches point NAME of pod UID and finds a file 
 `NAME.UID.reached`, and goes on when that file has been removed. So each fault happens once, and to the pod it is meant
 for. The helper on the login node does the same (`pbs_adapter.remote.helper_faults`). The agent's points:
 
+    route.before       the pod's gate is about to be opened
+    route.after        the gate is open, and neither counted nor told in an Event
     submit.before      the submission is about to be sent
     submit.answered    the job id is known, and neither annotated nor shown
     status.terminal    a terminal status is about to be written

@@ -56,6 +56,12 @@ def template(pod: Json) -> str:
     return _TOKENS.sub("", json.dumps(whole, sort_keys=True, default=str))
 
 
+def placement_fields(pod: Json) -> str:
+    """Equal for pods that nodes look at alike."""
+    spec = pod.get("spec") or {}
+    return json.dumps([spec.get(key) for key in ("tolerations", "nodeSelector", "affinity")], sort_keys=True)
+
+
 def node_refusal(pod: Json, node: Json | None, cluster: str) -> tuple[str, str]:
     """(why the virtual node never takes the pod, why it takes none now); only the cluster's own taint is lifted."""
     if node is None:

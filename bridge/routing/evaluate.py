@@ -5,19 +5,21 @@ Used by the loop for gated pods and by `explain` for any pod, so that both say t
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bridge.api.routing import Rule
+from bridge.api.routing import CandidateSpec, Rule
 from bridge.api.settings import Cluster
 from bridge.clusters.health import ClusterHealth
 from bridge.kube.clock import Clock, parse_rfc3339
 from bridge.routing import rules as rulebook
-from bridge.routing.asking import Asking, node_refusal, template
+from bridge.routing.asking import Asking, node_refusal, placement_fields, template
 from bridge.routing.choose import Choice, choose
 from bridge.routing.decide import Situation, decide, gates
 from bridge.routing.explain import Outcome
-from bridge.routing.judge import Asked, ClusterView, Judge, Judgement
+from bridge.routing.judge import WAITS_HOLD, Asked, ClusterView, Judge, Judgement
 from bridge.routing.load import Load
 from bridge.routing.local import LocalFit, Locals
 from bridge.routing.rules import Match
@@ -26,6 +28,8 @@ from pbs_adapter.models import Census, Observation
 
 Json = dict[str, Any]
 VIEW_HOLDS = 1.0  # s
+AGE_HOLDS = 10.0  # s by which the age of a report that is shown may be behind
+REMEMBERED = 500  # templates and rules whose judgements are kept
 STALE = 60.0  # s beyond three periods after which a census is too old to choose by
 WAITING = frozenset("QHWT")  # PBS's letters of jobs that have not started
 
@@ -41,6 +45,25 @@ class Link(Protocol):
     def seen(self, uid: str) -> Observation | None: ...
     def health(self) -> ClusterHealth: ...
     def account_for(self, namespace: str) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grounds:
+    """What a judgement rests on besides pod and rule; equal only if they are the very same objects."""
+
+    view: ClusterView
+    load: Load
+    node: Json | None
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Grounds)
+            and self.view is other.view
+            and self.load is other.load
+            and self.node is other.node
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Evaluator:
@@ -62,6 +85,8 @@ class Evaluator:
         self._asking, self._judge = Asking(settings), Judge(settings, model)
         self._views: tuple[float, dict[str, ClusterView]] = (-1e9, {})
         self._known: dict[str, frozenset[str]] = {}
+        self._known_candidates: dict[str, tuple[Rule, object, tuple[CandidateSpec, ...]]] = {}
+        self._judged: OrderedDict[tuple[object, ...], dict[int, tuple[_Grounds, float, Judgement]]] = OrderedDict()
 
     def ask(self, pod: Json, cluster: str) -> Asked:
         """What the pod would be on a cluster."""
@@ -77,8 +102,11 @@ class Evaluator:
         """The clusters as they are known now; worked out at most once a second."""
         now = self._clock.monotonic()
         if now - self._views[0] >= VIEW_HOLDS:
-            self._views = now, {name: self._view(name, link, now) for name, link in self._links.items()}
-            self._known = {name: _queues(link.census) for name, link in self._links.items()}
+            before = self._views[1]
+            views = {name: self._view(name, link, now) for name, link in self._links.items()}
+            self._views = now, {name: _same(before.get(name), view) for name, view in views.items()}
+            known = {name: _queues(link.census) for name, link in self._links.items()}
+            self._known = self._known if self._known == known else known
         return self._views[1]
 
     def _view(self, name: str, link: Link, now: float) -> ClusterView:
@@ -125,21 +153,56 @@ class Evaluator:
     def judgements(
         self, pod: Json, rule: Rule, nodes: Mapping[str, Json], now: float, waited: float
     ) -> Iterable[Judgement]:
-        """Every candidate of the rule that is known."""
+        """Every candidate of the rule that is known. Those of a cluster about which nothing is new are kept."""
         spec, views, key = rule.spec, self.views(), template(pod)
         namespace = str((pod.get("metadata") or {}).get("namespace") or "default")
         within = None if spec.start_within is None else max(0.0, spec.start_within - waited)
-        verdicts: dict[str, tuple[str, str]] = {}
-        for order, candidate in enumerate(rulebook.candidates(rule, self.known())):
+        placing = placement_fields(pod)
+        judged = self._remembered((key, placing, rule.name, rule.generation))
+        grounds: dict[str, _Grounds] = {}
+        refusals: dict[str, tuple[str, str]] = {}
+        for order, candidate in enumerate(self._candidates(rule)):
             name = candidate.cluster
-            link = self._links[name]
-            asked = self._asking.asked(pod, key, name, link.account_for(namespace))
-            if name not in verdicts:
-                verdicts[name] = node_refusal(pod, nodes.get(link.settings.node_name), name)
-            never, away = verdicts[name]
-            yield self._judge.judge(
-                asked, candidate, order, spec, views[name], self._load(name), now, within, never=never, away=away
+            if name not in grounds:
+                node = nodes.get(self._links[name].settings.node_name)
+                grounds[name] = _Grounds(views[name], self._load(name), node)
+            on = grounds[name]
+            known = judged.get(order)
+            if known is not None and known[0] == on and within is None and 0 <= now - known[1] < WAITS_HOLD:
+                yield known[2]
+                continue
+            if name not in refusals:
+                refusals[name] = node_refusal(pod, on.node, name)
+            never, away = refusals[name]
+            asked = self._asking.asked(pod, key, name, self._links[name].account_for(namespace))
+            fresh = self._judge.judge(
+                asked, candidate, order, spec, on.view, on.load, now, within, never=never, away=away
             )
+            judged[order] = on, now, fresh
+            yield fresh
+
+    def _remembered(self, key: tuple[object, ...]) -> dict[int, tuple[_Grounds, float, Judgement]]:
+        found = self._judged.setdefault(key, {})
+        self._judged.move_to_end(key)
+        if len(self._judged) > REMEMBERED:
+            self._judged.popitem(last=False)
+        return found
+
+    def _candidates(self, rule: Rule) -> tuple[CandidateSpec, ...]:
+        """Worked out once as long as neither the rule nor what is known of clusters changes."""
+        known = self.known()
+        held = self._known_candidates.get(rule.name)
+        if held is None or held[0] is not rule or held[1] is not known:
+            held = rule, known, rulebook.candidates(rule, known)
+            self._known_candidates[rule.name] = held
+        return held[2]
+
+
+def _same(old: ClusterView | None, new: ClusterView) -> ClusterView:
+    """The old view, if the new one says nothing else than that a little time has passed."""
+    if old is None or old.census is not new.census or (old.idle, old.trouble) != (new.idle, new.trouble):
+        return new
+    return new if abs((new.age or 0.0) - (old.age or 0.0)) >= AGE_HOLDS else old
 
 
 def _queues(census: Census | None) -> frozenset[str]:

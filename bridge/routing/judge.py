@@ -59,11 +59,16 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What follows from census, queue and shape alone. `waiting`: the wait where it fits, and where it does not."""
+    """What follows from census, rule and shape alone. `waiting`: the wait where it fits, and where it does not.
+
+    run: seconds that it may run, slowdown included. refused: why it can never run there.
+    """
 
     placement: Placement
     room: Room
     slowdown: tuple[float, float]
+    run: float
+    refused: tuple[str, ...]
     waiting: Mapping[bool | None, Wait]
 
 
@@ -136,55 +141,57 @@ class Judge:
 
         never, away: why the virtual node takes the pod never, or not now.
         """
-        terms = {"order": order, "weight": candidate.weight, "penalty": candidate.penalty_seconds, "age": view.age}
-        refused = (*asked.refused, *_queue_refused(asked, candidate, view.census, self._clusters[candidate.cluster]))
-        refused += (never,) if never else ()
         away = _unavailable(asked, view) or away
         if asked.refused or view.census is None:
+            refused = (*asked.refused, *([never] if never else []))
             away = away or ("" if view.census is not None else NOT_SEEN)
-            return Judgement(candidate.cluster, candidate.queue, refused=refused, unavailable=away, **terms)  # type: ignore[arg-type]
+            return Judgement(
+                candidate.cluster, candidate.queue, order, candidate.weight, candidate.penalty_seconds, refused, away,
+                age=view.age,
+            )  # fmt: skip
         quantiles = (*ALWAYS, spec.quantile, *(GRID if within is not None else ()))
-        wish = asked.wish(spec.numa)
-        found = self._prospect(asked, candidate.queue, wish, view.census, candidate.cluster, quantiles, now)
+        found = self._prospect(asked, candidate, spec, view.census, quantiles, now)
         place, room = found.placement, found.room
-        taken = room.taken(load, asked.options)
-        fits_now = place.now if place.now is False or taken < room.slots else False
+        slots, taken = room.slots, room.taken(load, asked.options)
+        fits_now = place.now if place.now is False or taken < slots else False
         wait = found.waiting[fits_now]
-        behind = load.core_seconds * (1 - room.slots / taken) / max(1, room.cores) if taken > room.slots else 0.0
-        full = _full(spec, view, place, load, max(0, taken - room.slots))
-        slowdown = (1.0, 1.0) if wish == "ignore" else found.slowdown
-        refused = (*refused, *place.refused, *_too_slow(slowdown, spec.max_slowdown))
+        behind = load.core_seconds * (1 - slots / taken) / max(1, room.cores) if taken > slots else 0.0
+        full = _full(spec, view, place, load, max(0, taken - slots))
         return Judgement(
             candidate.cluster,
             candidate.queue,
-            refused=tuple(dict.fromkeys(refused)),
-            unavailable=away or full,
-            full=bool(full) and not away,
-            placement=place,
-            fits_now=fits_now,
-            wait=wait,
-            expected=wait.quantiles[spec.quantile] + behind,
-            run=asked.options.walltime * sum(slowdown) / 2,
-            slowdown=slowdown,
-            in_time=None if within is None else probability(wait, within - behind),
-            slots=room.slots,
-            taken=taken,
-            cores=room.cores,
-            **terms,  # type: ignore[arg-type]
+            order,
+            candidate.weight,
+            candidate.penalty_seconds,
+            (*found.refused, never) if never else found.refused,
+            away or full,
+            bool(full) and not away,
+            place,
+            fits_now,
+            wait,
+            wait.quantiles[spec.quantile] + behind,
+            found.run,
+            found.slowdown,
+            None if within is None else probability(wait, within - behind),
+            slots,
+            taken,
+            room.cores,
+            view.age,
         )
 
     def _prospect(
-        self, asked: Asked, queue: str | None, wish: NumaWish, census: Census, cluster: str,
+        self, asked: Asked, candidate: CandidateSpec, spec: RoutingRuleSpec, census: Census,
         quantiles: tuple[float, ...], now: float,
     ) -> Prospect:  # fmt: skip
+        cluster, queue, wish = candidate.cluster, candidate.queue, asked.wish(spec.numa)
         held, known = self._known.get(cluster, (None, {}))
         if held is not census:
             known = {}
             self._known[cluster] = census, known
-        key = (asked.key, queue, wish, quantiles)
-        if key in known and 0 <= now - known[key][0] < WAITS_HOLD:
-            return known[key][1]
-        options = asked.options
+        key = (asked.key, asked.queue, queue, wish, spec.max_slowdown, quantiles)
+        if (kept := known.get(key)) is not None and 0 <= now - kept[0] < WAITS_HOLD:
+            return kept[1]
+        options, settings = asked.options, self._clusters[cluster]
         place = self._places[cluster].of(options, queue, census, wish)
         room = self._rooms[cluster].of(options, place, census, broken=wish != "require")
         lands = place.queues[0] if place.queues else queue or options.queue
@@ -194,8 +201,14 @@ class Judge:
             )
             for fits in {place.now, False}
         }
-        slow = estimate(place, self._clusters[cluster].numa)
-        known[key] = now, Prospect(place, room, slow, waiting)
+        slow = (1.0, 1.0) if wish == "ignore" else estimate(place, settings.numa)
+        why = (
+            *_queue_refused(asked, candidate, census, settings),
+            *place.refused,
+            *_too_slow(slow, spec.max_slowdown),
+        )
+        run = options.walltime * sum(slow) / 2
+        known[key] = now, Prospect(place, room, slow, run, tuple(dict.fromkeys(why)), waiting)
         return known[key][1]
 
 
