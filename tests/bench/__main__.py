@@ -21,7 +21,7 @@ from tests.bench import figures
 from tests.bench.figures import Figure
 from tests.bench.stage import BenchError, Theatre
 
-MODULES = ("submit", "latency", "api", "load", "logs", "overhead", "fuzz", "census", "waits")
+MODULES = ("submit", "latency", "api", "load", "logs", "overhead", "fuzz", "census", "waits", "routing")
 REPORT = Path("build/bench.json")
 
 
