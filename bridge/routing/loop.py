@@ -7,8 +7,9 @@ Everything is decided anew each time from what Kubernetes and the clusters show,
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -18,6 +19,7 @@ from bridge.kube import Kubernetes
 from bridge.kube.clock import BackOff, Clock, wait
 from bridge.kube.errors import KubeError, Unavailable
 from bridge.routing import survey
+from bridge.routing.announce import Announcer, EventSink
 from bridge.routing.decide import gates
 from bridge.routing.evaluate import Evaluator, Link
 from bridge.routing.explain import Outcome
@@ -25,7 +27,7 @@ from bridge.routing.gate import tolerated
 from bridge.routing.local import Locals, asks
 from bridge.routing.memory import Memory
 from bridge.routing.onway import OnTheWay
-from bridge.routing.opening import as_gated, carry_out, recorded, released
+from bridge.routing.opening import as_gated, at_once, carry_out, recorded, released
 from bridge.routing.rules import Match
 from bridge.routing.status import RuleBooks
 from bridge.routing.waits import Shape, WaitModel
@@ -37,18 +39,12 @@ log = structlog.get_logger(__name__)
 
 Json = dict[str, Any]
 POLL = 5.0  # s between two looks when nothing is heard
-QUIET = 0.02  # s in which further changes are waited for
+QUIET, BUSY = 0.02, 0.25  # s in which further changes are waited for, and while pods are being worked on
 SETTLE = 30.0  # s after the start in which a cluster not heard of yet is still being connected to
 ROOM_HOLDS = 1.0  # s for which the free room on local nodes is not counted anew
 STATUS_EVERY = 5.0
 REFUSED_PAUSE = 30.0  # s after a patch that the API server refused
 UNBOUND = 10.0  # s after which a pod that is neither unbound nor bound is taken to be gone: two watches tell of it
-
-
-class EventSink(Protocol):
-    """Takes Events, never blocks."""
-
-    def event(self, thing: Json, kind: str, reason: str, message: str) -> None: ...
 
 
 class Router:
@@ -65,7 +61,7 @@ class Router:
         allowed: Callable[[], bool] = lambda: True,
         metrics: Metrics | None = None,
     ) -> None:
-        self._kube, self._links, self._events, self._clock = kube, links, events, clock
+        self._kube, self._links, self._clock = kube, links, clock
         self._allowed, self._metrics = allowed, metrics
         system = ("kube-system", namespace)
         self.memory = Memory(kube, namespace, links, WaitModel(), clock)
@@ -84,6 +80,7 @@ class Router:
         self._left: dict[str, float] = {}  # UID → monotonic: when it was no longer unbound
         self._matches: dict[str, tuple[Json, object, Json, Match]] = {}
         self._working: set[str] = set()
+        self._events = Announcer(events, clock, lambda: bool(self._working))
         self._missed: set[str] = set()  # groups that had pods to look at while they were being worked on
         self._room: tuple[float, Locals] | None = None
         self._room_dirty = True
@@ -101,6 +98,7 @@ class Router:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.watched.run(), name="routing.watched")
                 tasks.create_task(self._route(tasks), name="routing.route")
+                tasks.create_task(self._events.run(), name="routing.events")
                 tasks.create_task(self._keep_status(), name="routing.status")
                 tasks.create_task(self.memory.run(), name="routing.memory")
         finally:
@@ -142,7 +140,8 @@ class Router:
         if done != "" and not gates(pod)[0] and (done is None or done in tolerated(pod)):
             del self._done[uid]
         self._later.pop(uid, None)
-        self._wake.set()
+        if uid not in self._done and (gates(pod)[0] or released(pod)):
+            self._wake.set()
 
     # The loop
 
@@ -152,12 +151,12 @@ class Router:
             if self._next is not None and self._next <= self._clock.monotonic():
                 self._next = None
             self._tidy()
-            for name, pods in self._groups().items():
+            for name, uids in self._groups().items():
                 self._working.add(name)
-                tasks.create_task(self._work(name, pods), name=f"routing.rule.{name or 'none'}")
+                tasks.create_task(self._work(name, uids), name=f"routing.rule.{name or 'none'}")
             until = POLL if self._next is None else min(POLL, max(0.1, self._next - self._clock.monotonic()))
             await wait(self._clock, self._wake, until)
-            await self._clock.sleep(QUIET)
+            await self._clock.sleep(BUSY if self._working else QUIET)
 
     def _tidy(self) -> None:
         now = self._clock.monotonic()
@@ -187,11 +186,11 @@ class Router:
     def _options(self, pod: Json, cluster: str) -> JobOptions:
         return self.evaluator.ask(pod, cluster).options
 
-    def _groups(self) -> dict[str, list[tuple[Json, Match]]]:
+    def _groups(self) -> dict[str, list[str]]:
         """Pods to be looked at, by rule, in the order in which they came; rules that are being worked on left out."""
         now = self._clock.monotonic()
         rules = self.watched.rules()
-        found: dict[str, list[tuple[Json, Match]]] = {}
+        found: dict[str, list[str]] = {}
         for uid, pod in self.watched.pending.items.items():
             if not self._concerns(uid, pod) or self._later.get(uid, 0.0) > now:
                 continue
@@ -200,13 +199,13 @@ class Router:
                 self._look_again(0.2)
                 continue
             match = self._match(uid, pod, namespace, rules)
-            name = match.rule.name if match.rule is not None else ""
+            name = _group(match)
             if name in self._working:
                 self._missed.add(name)
             else:
-                found.setdefault(name, []).append((pod, match))
-        for pods in found.values():
-            pods.sort(key=lambda each: self._arrival.get(each[0]["metadata"]["uid"], ("", 0)))
+                found.setdefault(name, []).append(uid)
+        for uids in found.values():
+            uids.sort(key=lambda uid: self._arrival.get(uid, ("", 0)))
         return found
 
     def _match(self, uid: str, pod: Json, namespace: Json, rules: list[Rule]) -> Match:
@@ -222,25 +221,46 @@ class Router:
             return False
         return gates(pod)[0] or released(pod)
 
-    async def _work(self, name: str, pods: list[tuple[Json, Match]]) -> None:
-        back_off = BackOff()
+    async def _work(self, name: str, uids: list[str]) -> None:
+        """Decide about one pod after the other, and open gates in that order."""
+        opening: deque[asyncio.Task[None]] = deque()
+        started, opened = self._clock.monotonic(), 0
         try:
-            for pod, match in pods:
-                await asyncio.sleep(0)
-                if self._concerns(pod["metadata"]["uid"], pod) and pod["metadata"]["uid"] in self.watched.pending.items:
-                    await self._one(pod, match)
+            for index, uid in enumerate(uids):
+                await asyncio.sleep(0)  # what is being opened counts as load before the next one is decided about
+                step = self._decided(uid, name)
+                if step is None:
+                    continue
+                most = at_once(self._clock.monotonic() - started, opened, len(uids) - index)
+                while len(opening) >= most:
+                    await opening.popleft()
+                opened += 1
+                opening.append(asyncio.ensure_future(self._act(*step)))
+            while opening:
+                await opening.popleft()
         except Unavailable as error:
             log.warning("routing.api_server", rule=name, error=str(error))
-            await self._clock.sleep(back_off.pause(error.retry_after))
+            await self._clock.sleep(BackOff().pause(error.retry_after))
             self._wake.set()
         finally:
+            for each in opening:
+                each.cancel()
+            await asyncio.gather(*opening, return_exceptions=True)
             self._working.discard(name)
             if name in self._missed:
                 self._missed.discard(name)
                 self._wake.set()
 
-    async def _one(self, pod: Json, match: Match) -> None:
-        uid = pod["metadata"]["uid"]
+    def _decided(self, uid: str, name: str) -> tuple[Json, Outcome] | None:
+        """What is to be carried out for the pod as it is now; None if nothing is, or another rule has it by now."""
+        pod = self.watched.pending.items.get(uid)
+        namespace = self.watched.namespace(pod["metadata"]["namespace"]) if pod is not None else None
+        if pod is None or namespace is None or not self._concerns(uid, pod):
+            return None
+        match = self._match(uid, pod, namespace, self.watched.rules())
+        if _group(match) != name:
+            self._wake.set()
+            return None
         outcome = self.outcome(pod, match, previous=self._told.get(uid))
         for loser, why in match.losers:
             self._books.lost(loser, outcome.pod, why)
@@ -248,8 +268,8 @@ class Router:
             self._told[uid] = outcome.choice.chosen.cluster, outcome.choice.chosen.queue
         if outcome.verdict.step == "hold":
             self._hold(pod, uid, outcome)
-        elif self._allowed():
-            await self._act(pod, uid, outcome)
+            return None
+        return (pod, outcome) if self._allowed() else None
 
     def _hold(self, pod: Json, uid: str, outcome: Outcome) -> None:
         verdict = outcome.verdict
@@ -264,8 +284,8 @@ class Router:
             kind = "Warning" if verdict.warn else "Normal"
             self._events.event(pod, kind, reasons.ROUTE_WAITING, outcome.sentence())
 
-    async def _act(self, pod: Json, uid: str, outcome: Outcome) -> None:
-        verdict = outcome.verdict
+    async def _act(self, pod: Json, outcome: Outcome) -> None:
+        uid, verdict = pod["metadata"]["uid"], outcome.verdict
         to = verdict.to.cluster if verdict.to is not None else None
         self._done[uid] = to
         options = self._options(pod, to) if to is not None else None
@@ -362,3 +382,8 @@ class Router:
             if self._allowed():
                 await self._books.write(self.watched.rule_objects(), self.evaluator.known())
             await self._clock.sleep(STATUS_EVERY)
+
+
+def _group(match: Match) -> str:
+    """What pods wait for each other by: the rule."""
+    return match.rule.name if match.rule is not None else ""
