@@ -81,7 +81,15 @@ def engine(progress: Progress = quiet) -> Iterator[Engine]:
             finally:
                 process.stop()
     finally:
+        _unmount(work)
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _unmount(folder: Path) -> None:
+    """The engine leaves the mount of its network namespace behind, which would keep the folder."""
+    mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for path in reversed([path for path in mounted if path.startswith(f"{folder}/")]):
+        subprocess.run(["umount", path], capture_output=True, check=False)
 
 
 @contextlib.contextmanager
