@@ -45,11 +45,15 @@ class Result(NamedTuple):
 
 
 class Budget:
-    """A token bucket of PBS connections: `per_minute` in the long run, half of it at once."""
+    """A token bucket of PBS connections: a third of `per_minute` at once, the rest evenly.
+
+    So no minute ever has more than `per_minute` (a bucket that also refilled at that rate would let half as many again
+    through in its first minute).
+    """
 
     def __init__(self, per_minute: int) -> None:
-        self.capacity = max(4.0, per_minute / 2.0)
-        self._rate = max(1, per_minute) / 60.0
+        self.capacity = max(4.0, per_minute / 3.0)
+        self._rate = max(1.0, per_minute - self.capacity) / 60.0
         self._tokens = self.capacity
         self._at = time.monotonic()
         self._changed = threading.Condition()
