@@ -66,6 +66,9 @@ class Backend(Protocol):
     def restart_apiserver(self) -> None:
         """Stop the API server and start it at the same address with the same data."""
 
+    def revive(self) -> None:
+        """Start again what has given up waiting for the API server."""
+
     def stop(self) -> None:
         """Stop everything; harmless when stopped."""
 
@@ -133,6 +136,7 @@ class Components:
         self._folder = folder
         self._processes = ProcessGroup()
         self._apiserver: Process | None = None
+        self._clients: dict[str, Process] = {}
         client, peer = free_ports(2)
         self._etcd_client, self._etcd_peer = f"https://127.0.0.1:{client}", f"https://127.0.0.1:{peer}"
         ca = layout.ca
@@ -146,7 +150,7 @@ class Components:
         self._run("etcd", self._etcd_argv())
         self._start_apiserver()
         for name in ("kube-controller-manager", "kube-scheduler"):
-            self._run(name, [*self._client_argv(name)])
+            self._clients[name] = self._run(name, self._client_argv(name))
 
     def restart_apiserver(self) -> None:
         """Stop the API server as a node reboot would, and start it again."""
@@ -154,6 +158,14 @@ class Components:
             self._apiserver.stop()
             self._processes.remove(self._apiserver)
         self._start_apiserver()
+
+    def revive(self) -> None:
+        """The controller-manager ends when the API server is not healthy ten seconds after its start."""
+        for name, process in list(self._clients.items()):
+            if not process.running:
+                process.stop()
+                self._processes.remove(process)
+                self._clients[name] = self._run(name, self._client_argv(name))
 
     def stop(self) -> None:
         """Stop all four."""
