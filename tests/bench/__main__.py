@@ -49,7 +49,7 @@ def main() -> int:
                 failed.append(name)
                 progress(f"[red]{name}: {error}[/]")
     figures.write(REPORT, figures.document(found, versions, about))
-    figures.show(Console(soft_wrap=True), found, versions, about)
+    figures.show(Console(), found, versions, about)
     return int(bool(failed) or any(figure.met is False for figure in found))
 
 
