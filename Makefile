@@ -33,7 +33,7 @@ demo: $(VENV)/.wheel
 
 test: $(VENV)/.wheel
 	@$(BIN)/python -m bridge.testbed.prepare
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(T)
+	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(T)
 
 check: $(VENV)/.wheel
 	$(BIN)/ruff check $(CODE)

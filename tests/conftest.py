@@ -1,4 +1,4 @@
-"""Leaves out, rather than skips, what needs a real OpenPBS when none is named."""
+"""For all tests: files stay whole when they run side by side; what needs a real OpenPBS is left out without one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import pytest
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `real_pbs` run where HPC_BRIDGE_PBS_SSH=user@host:port names a server."""
+    """Tests marked `real_pbs` run where HPC_BRIDGE_PBS_SSH=user@host:port names a server.
+
+    Fixtures of a file are dear (control planes), so its tests go to one worker, unless they name another group.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
     if os.environ.get("HPC_BRIDGE_PBS_SSH"):
         return
     left_out = [item for item in items if item.get_closest_marker("real_pbs")]
