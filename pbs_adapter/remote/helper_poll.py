@@ -84,9 +84,10 @@ class Watcher:
 class Deleter:
     """qdel, one id a command, by a few threads within the budget. What fails is asked for again by the next poll."""
 
-    def __init__(self, pbs: Pbs, board: Board) -> None:
+    def __init__(self, pbs: Pbs, board: Board, spool: Spool) -> None:
         self._pbs = pbs
         self._board = board
+        self._spool = spool
         self._queue: Deque[str] = deque()
         self._pending: Set[str] = set()
         self._added = threading.Condition()
@@ -121,6 +122,7 @@ class Deleter:
             reach("qdel.after", uid)
             self._board.put_deleted(uid)
             self.on_deleted()
+            self._spool.note_deleted(uid)
         return True
 
 
@@ -234,7 +236,7 @@ class Poller:
             if entry is None or entry.marks.job_id is None:
                 continue
             clock = time.monotonic()
-            if is_over(entry.marks, entry.deleted_at is not None):
+            if is_over(entry.marks, entry.marks.deleted or entry.deleted_at is not None):
                 self._board.put_view(entry.uid, entry.view._replace(seen=ABSENT, at=time.time()))
             elif check_due(entry.missing, clock, self._lost_after) and checks < _CHECKS:
                 checks += 1
