@@ -10,11 +10,11 @@ import pytest
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `real_pbs` run where HPC_BRIDGE_PBS_SSH=user@host:port names a server.
 
-    Fixtures of a file are dear (control planes), so its tests go to one worker, unless they name another group.
+    Fixtures of a file are dear (control planes), so its tests go to one worker; tests of containers share an engine.
     """
     for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+        group = "containers" if "containers" in item.path.parts else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group), append=False)
     if os.environ.get("HPC_BRIDGE_PBS_SSH"):
         return
     left_out = [item for item in items if item.get_closest_marker("real_pbs")]
