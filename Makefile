@@ -33,7 +33,8 @@ demo: $(VENV)/.wheel
 
 test: $(VENV)/.wheel
 	@$(BIN)/python -m bridge.testbed.prepare
-	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(T)
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(if $(T),$(T),--ignore=tests/containers)
+	@$(if $(T),true,$(BIN)/pytest tests/containers)  # they share one engine
 
 check: $(VENV)/.wheel
 	$(BIN)/ruff check $(CODE)
