@@ -32,6 +32,7 @@ def ended(bridge: World, label: str) -> int:
     return sum(phase in ("Succeeded", "Failed") for phase in phases(bridge, "-l", f"test={label}").values())
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_a_small_budget_of_connections_is_kept(bridge: World) -> None:
     """Another user looks every few seconds meanwhile, and never has to wait for a connection."""
