@@ -8,7 +8,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `real_pbs` run where HPC_BRIDGE_PBS_SSH=user@host:port names a server, `full` with HPC_BRIDGE_TEST_FULL=1."""
+    """`real_pbs` runs where HPC_BRIDGE_PBS_SSH=user@host:port names a server, `full` with HPC_BRIDGE_TEST_FULL=1."""
     asked = {"real_pbs": "HPC_BRIDGE_PBS_SSH", "full": "HPC_BRIDGE_TEST_FULL"}
     missing = [marker for marker, variable in asked.items() if not os.environ.get(variable)]
     left_out = [item for item in items if any(item.get_closest_marker(marker) for marker in missing)]
