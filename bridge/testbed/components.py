@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bridge.testbed.certs import KUBELET_CLIENT, CertificateAuthority
+from bridge.testbed.errors import TestbedError
 from bridge.testbed.kubectl import write_kubeconfig
 from bridge.testbed.processes import Process, ProcessGroup, accepts, free_ports
 
@@ -160,7 +161,12 @@ class Components:
         self._start_apiserver()
 
     def revive(self) -> None:
-        """The controller-manager ends when the API server is not healthy ten seconds after its start."""
+        """The controller-manager ends when the API server is not healthy ten seconds after its start.
+
+        Raises TestbedError when the API server itself has ended: a port taken meanwhile, or a flag it does not know.
+        """
+        if self._apiserver is not None and not self._apiserver.running:
+            raise TestbedError(f"the API server ended ({self._apiserver.returncode}):\n{self._apiserver.tail()}")
         for name, process in list(self._clients.items()):
             if not process.running:
                 process.stop()

@@ -63,7 +63,7 @@ class Engine:
 def engine(progress: Progress = quiet) -> Iterator[Engine]:
     """The engine for as long as the context lasts. Raises NoEngine."""
     existing = Engine(os.environ.get("DOCKER_HOST", ""))
-    if find_program("docker") and existing.docker("version", check=False, timeout=60).returncode == 0:
+    if shutil.which("docker") and existing.docker("version", check=False, timeout=60).returncode == 0:
         ensure_packages({"docker-compose": "docker-compose"}, progress)
         yield existing
         return
@@ -112,8 +112,8 @@ def _alone(progress: Progress) -> Iterator[None]:
 def _start(work: Path, progress: Progress) -> tuple[Process, Engine]:
     progress("starting a Docker engine")
     program = find_program("dockerd")
-    if program is None:
-        raise NoEngine("dockerd is missing (Debian: the package docker.io)")
+    if program is None or shutil.which("docker") is None:
+        raise NoEngine("dockerd, or docker on PATH, is missing (Debian: the package docker.io)")
     own = Engine(f"unix://{work}/docker.sock")
     argv = [program, "--host", own.host, "--data-root", str(cache_home() / "docker"), "--exec-root", str(work / "run")]
     argv += ["--pidfile", str(work / "docker.pid")]

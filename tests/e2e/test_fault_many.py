@@ -33,7 +33,7 @@ def ended(bridge: World, label: str) -> int:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_a_small_budget_of_connections_is_kept(bridge: World) -> None:
     """Another user looks every few seconds meanwhile, and never has to wait for a connection."""
     alpha = bridge.clusters["alpha"]
