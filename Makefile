@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
-JOBS ?= 3
+JOBS ?= 2
 BIN := $(VENV)/bin
 SOURCES := $(shell find bridge pbs_adapter deploy examples -type f -not -name '*.pyc') pyproject.toml README.md
 CODE := bridge pbs_adapter tests
@@ -33,7 +33,8 @@ demo: $(VENV)/.wheel
 
 test: $(VENV)/.wheel
 	@$(BIN)/python -m bridge.testbed.prepare
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(T)
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(if $(T),$(T),--ignore=tests/containers)
+	@$(if $(T),true,$(BIN)/pytest tests/containers)  # they share one engine
 
 check: $(VENV)/.wheel
 	$(BIN)/ruff check $(CODE)

@@ -15,6 +15,18 @@ from importlib import resources
 
 _PACKAGE = "pbs_adapter.remote"
 _ENTRY = {"helper": "helper_main", "podrun": "podrun"}
+_MAIN = """\
+import os
+import sys
+
+compiled = "%s.%s.zip" % (sys.path[0][:-4], sys.implementation.cache_tag)  # see helper_compile
+if os.path.exists(compiled):
+    sys.path.insert(0, compiled)
+
+from {package}.{entry} import main
+
+sys.exit(main())
+"""
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can hold
 
 
@@ -23,7 +35,7 @@ def zipapp(name: str) -> tuple[str, bytes]:
     """Return (file name with hash, content) of the program `helper` or `podrun`. Raises KeyError for another name."""
     entry = _ENTRY[name]
     files = {
-        "__main__.py": f"import sys\n\nfrom {_PACKAGE}.{entry} import main\n\nsys.exit(main())\n",
+        "__main__.py": _MAIN.format(package=_PACKAGE, entry=entry),
         "pbs_adapter/__init__.py": "",
         "pbs_adapter/remote/__init__.py": "",
     }

@@ -1,4 +1,4 @@
-"""Leaves out, rather than skips, what needs a real OpenPBS when none is named."""
+"""Leaves out, rather than skips, what needs a real OpenPBS, or many minutes, unless it is asked for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `real_pbs` run where HPC_BRIDGE_PBS_SSH=user@host:port names a server."""
-    if os.environ.get("HPC_BRIDGE_PBS_SSH"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("real_pbs")]
+    """`real_pbs` runs where HPC_BRIDGE_PBS_SSH=user@host:port names a server, `full` with HPC_BRIDGE_TEST_FULL=1."""
+    asked = {"real_pbs": "HPC_BRIDGE_PBS_SSH", "full": "HPC_BRIDGE_TEST_FULL"}
+    missing = [marker for marker, variable in asked.items() if not os.environ.get(variable)]
+    left_out = [item for item in items if any(item.get_closest_marker(marker) for marker in missing)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("real_pbs")]
+        items[:] = [item for item in items if item not in left_out]

@@ -28,7 +28,7 @@ KnownUids = Callable[[], Collection[str] | None]
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A UID without a pod: monotonic times of the first look that found it, of the cancellation, of its job's end."""
+    """A UID without a pod: monotonic times of the first look that found it, the last cancellation, its job's end."""
 
     since: float
     cancelled: float | None = None
@@ -90,7 +90,7 @@ def sweep(
             if now - over >= keep and now - was.since >= apart:
                 actions.append(Remove(uid))
         elif now - was.since >= apart and (was.cancelled is None or now - was.cancelled >= GRACE):
-            orphans[uid] = Orphan(was.since, was.cancelled if was.cancelled is not None else now)
+            orphans[uid] = Orphan(was.since, now)
             actions.append(Cancel(uid, force=was.cancelled is not None))
         else:
             orphans[uid] = was

@@ -15,11 +15,12 @@ from bridge.pods.containers import Waiting
 from bridge.pods.outcome import Outcome, Stage
 from bridge.pods.record import Failure, Situation
 from bridge.pods.status import differs, status
-from pbs_adapter.models import Json
+from pbs_adapter.models import Json, Seen
 
 FORCE_AFTER = 15.0  # seconds after the grace period until qdel
 FORCE_EVERY = 30.0
 RESEND_AFTER = 10.0  # seconds until a status that somebody else changed is sent again
+FIRST_LOOK = 5.0  # seconds after a submission in which PBS has told why the job waits; the helper asks after two
 MESSAGE_EVERY = 300.0  # seconds between status writes that change a message only
 TERMINAL = ("Succeeded", "Failed")
 _JOB_ID = re.compile(r"\d{1,18}\.[A-Za-z0-9_.-]{1,255}", re.ASCII)
@@ -205,7 +206,7 @@ def _follow(s: Situation) -> Decision:
         actions.append(AnnotateSpan(s.numa))
     if result.stage is Stage.ENDED and result.reason:
         actions.append(Announce("Warning", result.reason, result.message, f"ended:{result.reason}"))
-    shown = _show(s, None)
+    shown = Decision(wake_at=s.record.wrote_at + FIRST_LOOK) if _not_looked_yet(s) else _show(s, None)
     actions += shown.actions
     wake = shown.wake_at
     if result.stage is Stage.HELD:
@@ -215,6 +216,12 @@ def _follow(s: Situation) -> Decision:
             actions.append(Refresh())
         wake = min(w for w in (wake, max(s.record.refresh_at, s.now + 1.0)) if w)
     return Decision(tuple(actions), wake)
+
+
+def _not_looked_yet(s: Situation) -> bool:
+    """Just submitted, and PBS will soon be asked why it waits: one patch then, rather than one now and one then."""
+    unseen = s.result.stage is Stage.QUEUED and s.seen is not None and s.seen.pbs.seen is Seen.UNKNOWN
+    return unseen and s.record.wrote_at > 0 and s.now < s.record.wrote_at + FIRST_LOOK
 
 
 def _job_id(s: Situation) -> str | None:

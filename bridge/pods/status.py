@@ -83,7 +83,8 @@ def _waiting(result: Outcome, hold: Waiting | None, failure: Failure | None, end
 
 def _containers(s: Situation, waiting: Waiting, ended: bool) -> tuple[list[Json], list[Json]]:
     view = s.seen.status.get("containers") if s.seen is not None and s.seen.status is not None else None
-    by_name = view if isinstance(view, dict) else {}
+    # A podrun that has started no container yet says nothing that is worth a patch of its own.
+    by_name = view if isinstance(view, dict) and s.result.stage is not Stage.QUEUED else {}
     job = (s.seen.job_id if s.seen is not None else None) or "none"
     spec, old = s.pod["spec"], s.pod.get("status", {})
 

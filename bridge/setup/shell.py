@@ -94,6 +94,7 @@ def new_mark() -> str:
 async def ask(transport: Transport, body: str, *args: str, deadline: float = 90) -> Mapping[str, Answer]:
     """Run a script with arguments `$1`…; its parts by name. Raises `TransportError`, also when it did not end."""
     mark = new_mark()
+    over = f"\n{mark} over\n".encode()
     try:
         async with asyncio.timeout(deadline):
             stream = await transport.open(["/bin/sh", "-c", script(body, mark), "hpc-bridge", *args])
@@ -103,13 +104,13 @@ async def ask(transport: Transport, body: str, *args: str, deadline: float = 90)
                     said += data
                     if len(said) > _MOST:
                         raise TransportError("the login node answered with more than can be right")
-                    if said.endswith(f"\n{mark} over\n".encode()):
+                    if over in said:  # a login shell may say more after it
                         break
             finally:
                 await stream.aclose()
     except TimeoutError as error:
         raise TransportError(f"no whole answer within {deadline:g} s") from error
-    if not said.endswith(f"\n{mark} over\n".encode()):
+    if over not in said:
         told = plain((bytes(said[-2000:]).decode("utf-8", "replace") + stream.diagnostics)[-300:])
         raise TransportError(f"no shell answered on the login node{': ' + told if told else ''}")
     return parts(bytes(said), mark)

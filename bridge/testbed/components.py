@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bridge.testbed.certs import KUBELET_CLIENT, CertificateAuthority
+from bridge.testbed.errors import TestbedError
 from bridge.testbed.kubectl import write_kubeconfig
 from bridge.testbed.processes import Process, ProcessGroup, accepts, free_ports
 
@@ -67,6 +68,9 @@ class Backend(Protocol):
 
     def restart_apiserver(self) -> None:
         """Stop the API server and start it at the same address with the same data."""
+
+    def revive(self) -> None:
+        """Start again what has given up waiting for the API server."""
 
     def stop(self) -> None:
         """Stop everything; harmless when stopped."""
@@ -135,6 +139,7 @@ class Components:
         self._folder = folder
         self._processes = ProcessGroup()
         self._apiserver: Process | None = None
+        self._clients: dict[str, Process] = {}
         client, peer = free_ports(2)
         self._etcd_client, self._etcd_peer = f"https://127.0.0.1:{client}", f"https://127.0.0.1:{peer}"
         ca = layout.ca
@@ -148,7 +153,7 @@ class Components:
         self._run("etcd", self._etcd_argv())
         self._start_apiserver().wait_until(lambda: _ready(self._layout), "answer to /readyz", 180.0)
         for name in ("kube-controller-manager", "kube-scheduler"):
-            self._run(name, [*self._client_argv(name)])
+            self._clients[name] = self._run(name, self._client_argv(name))
 
     def restart_apiserver(self) -> None:
         """Stop the API server as a node reboot would, and start it again."""
@@ -156,6 +161,19 @@ class Components:
             self._apiserver.stop()
             self._processes.remove(self._apiserver)
         self._start_apiserver()
+
+    def revive(self) -> None:
+        """The controller-manager ends when the API server is not healthy ten seconds after its start.
+
+        Raises TestbedError when the API server itself has ended: a port taken meanwhile, or a flag it does not know.
+        """
+        if self._apiserver is not None and not self._apiserver.running:
+            raise TestbedError(f"the API server ended ({self._apiserver.returncode}):\n{self._apiserver.tail()}")
+        for name, process in list(self._clients.items()):
+            if not process.running:
+                process.stop()
+                self._processes.remove(process)
+                self._clients[name] = self._run(name, self._client_argv(name))
 
     def stop(self) -> None:
         """Stop all four."""

@@ -124,6 +124,8 @@ class ControlPlane:
                     raise TestbedError(f"the control plane is not ready: {path} answers {status}; logs in {self.logs}")
                 if time.monotonic() - reported >= 1:
                     reported = time.monotonic()
+                    if self._backend is not None:
+                        self._backend.revive()
                     self._progress(f"waiting for the control plane ({path})")
                 time.sleep(0.05)
 

@@ -63,7 +63,7 @@ class Engine:
 def engine(progress: Progress = quiet) -> Iterator[Engine]:
     """The engine for as long as the context lasts. Raises NoEngine."""
     existing = Engine(os.environ.get("DOCKER_HOST", ""))
-    if find_program("docker") and existing.docker("version", check=False, timeout=60).returncode == 0:
+    if shutil.which("docker") and existing.docker("version", check=False, timeout=60).returncode == 0:
         ensure_packages({"docker-compose": "docker-compose"}, progress)
         yield existing
         return
@@ -81,7 +81,15 @@ def engine(progress: Progress = quiet) -> Iterator[Engine]:
             finally:
                 process.stop()
     finally:
+        _unmount(work)
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _unmount(folder: Path) -> None:
+    """The engine leaves the mount of its network namespace behind, which would keep the folder."""
+    mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for path in reversed([path for path in mounted if path.startswith(f"{folder}/")]):
+        subprocess.run(["umount", path], capture_output=True, check=False)
 
 
 @contextlib.contextmanager
@@ -104,8 +112,8 @@ def _alone(progress: Progress) -> Iterator[None]:
 def _start(work: Path, progress: Progress) -> tuple[Process, Engine]:
     progress("starting a Docker engine")
     program = find_program("dockerd")
-    if program is None:
-        raise NoEngine("dockerd is missing (Debian: the package docker.io)")
+    if program is None or shutil.which("docker") is None:
+        raise NoEngine("dockerd, or docker on PATH, is missing (Debian: the package docker.io)")
     own = Engine(f"unix://{work}/docker.sock")
     argv = [program, "--host", own.host, "--data-root", str(cache_home() / "docker"), "--exec-root", str(work / "run")]
     argv += ["--pidfile", str(work / "docker.pid")]

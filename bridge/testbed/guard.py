@@ -27,8 +27,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids below `root` in the process tree, parents before children; zombies are left out."""
-    children: dict[int, list[int]] = {}
+    """Process ids below `root`, parents before children, older before younger siblings; zombies are left out."""
+    children: dict[int, list[tuple[int, int]]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -38,11 +38,11 @@ def descendants(root: int) -> list[int]:
         except OSError:  # it ended while we were looking
             continue
         if fields[0] != b"Z":
-            children.setdefault(int(fields[1]), []).append(int(entry))
+            children.setdefault(int(fields[1]), []).append((int(fields[19]), int(entry)))  # ids wrap, ages do not
     found: list[int] = []
     queue = [root]
     while queue:
-        below = children.get(queue.pop(0), [])
+        below = [pid for _, pid in sorted(children.get(queue.pop(0), []))]
         found += below
         queue += below
     return found

@@ -104,6 +104,9 @@ class K3sContainer:
         self.stop()
         self.start()
 
+    def revive(self) -> None:
+        """One program is all of it."""
+
     def stop(self) -> None:
         """Stop and remove the container."""
         if self._process is not None:

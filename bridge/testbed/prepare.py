@@ -1,7 +1,7 @@
 """Gets what the demo and the tests need of the machine, before either starts: `python -m bridge.testbed.prepare`.
 
-Debian packages where we may install them, and the programs of a control plane. Done once, it takes a fraction of a
-second afterwards.
+Debian packages where we may install them, the programs of a control plane, and what tests in containers are made from.
+Done once, it takes some seconds afterwards, for the start of a Docker engine where none runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bridge.testbed import build, k3s
+from bridge.testbed import build, images, k3s
 from bridge.testbed.control_plane import NO_WAY
 from bridge.testbed.demo_interrupts import EXIT_STATUS, Interrupts
 from bridge.testbed.demo_screen import Screen
@@ -41,13 +41,15 @@ def control_plane(progress: build.Progress) -> Path | None:
 
 
 def main() -> int:
-    """Do both; the exit status."""
+    """Do all of it; the exit status."""
     interrupts = Interrupts()
     screen = Screen(Console())
     try:
         for sentence in packages(screen.progress):
             screen.line(sentence)
         control_plane(screen.progress)
+        if why := images.prepare_containers(screen.progress):
+            screen.line(why)
     except KeyboardInterrupt:
         return EXIT_STATUS
     except TestbedError as error:

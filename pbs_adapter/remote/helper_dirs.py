@@ -26,13 +26,17 @@ _STALE_STAGING = 3600.0
 
 
 class Marks(NamedTuple):
-    """What the files of a pod directory say. `forced`: cancel was asked to qdel even a job that runs."""
+    """What the files of a pod directory say.
+
+    forced: cancel was asked to qdel even a job that runs. deleted: qdel has succeeded, perhaps in an earlier helper.
+    """
 
     job_id: Optional[str] = None
     locked: bool = False
     claimed: bool = False
     stopping: bool = False
     forced: bool = False
+    deleted: bool = False
     status: Optional[Dict[str, Any]] = None
     problem: str = ""
 
@@ -122,6 +126,7 @@ class Spool:
                     claimed="claim" in names or status is not None,
                     stopping="stop.json" in names,
                     forced=bool(stop and stop.get("force")),
+                    deleted="job.deleted" in names,
                     status=status,
                     problem=problem,
                 )
@@ -176,6 +181,11 @@ class Spool:
         """Write job.id so that it survives a crash of this host."""
         with self._pod(uid) as fd:
             files.replace("job.id", fd, job_id.encode("ascii") + b"\n", sync=True)
+
+    def note_deleted(self, uid: str) -> None:
+        """Leave word for a later helper that qdel has succeeded: else it would ask PBS twice for each such job."""
+        with self._pod(uid) as fd:
+            files.replace("job.deleted", fd, b"")
 
     def remove(self, uid: str) -> None:
         """Take the pod directory away at once; its content goes after it."""

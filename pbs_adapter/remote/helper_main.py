@@ -14,6 +14,7 @@ import traceback
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from . import wire
+from .helper_compile import precompile
 from .helper_errors import OpError
 from .helper_ops import Operations
 from .helper_stream import Closed, Stream, Writer
@@ -113,6 +114,7 @@ class Helper:
         operations = Operations(head)
         redirect_output(os.path.join(operations.spool.path, "helper.log"))
         operations.start()
+        threading.Thread(target=precompile, args=(str(head.get("podrun")),), name="compile", daemon=True).start()
         self._operations = operations
         return operations.greeting(), b""
 

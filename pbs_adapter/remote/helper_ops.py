@@ -40,9 +40,11 @@ class Operations:
         self.spool.lead(epoch)
         poll, lost_after = float(field(head, "poll", float)), float(field(head, "lost_after", float))
         pbs_exec = host.pbs_exec(head.get("pbs_exec"))
-        self._pbs = Pbs(pbs_exec, Budget(int(field(head, "connections_per_minute", int))))
+        self._pbs = Pbs(
+            pbs_exec, Budget(int(field(head, "connections_per_minute", int)), os.path.join(self.spool.path, "budget"))
+        )
         self._board = Board(token)
-        self._deleter = Deleter(self._pbs, self._board)
+        self._deleter = Deleter(self._pbs, self._board, self.spool)
         self._watcher = Watcher(self.spool, self._board, self._early)
         self._poller = Poller(self._pbs, self._board, self._watcher, self._deleter, poll, lost_after)
         self._deleter.on_deleted = self._early

@@ -45,13 +45,19 @@ class Result(NamedTuple):
 
 
 class Budget:
-    """A token bucket of PBS connections: `per_minute` in the long run, half of it at once."""
+    """A token bucket of PBS connections: a third of `per_minute` at once, the rest evenly.
 
-    def __init__(self, per_minute: int) -> None:
-        self.capacity = max(4.0, per_minute / 2.0)
-        self._rate = max(1, per_minute) / 60.0
+    So no minute ever has more than `per_minute` (a bucket that also refilled at that rate would let half as many again
+    through in its first minute). `path` keeps what is left: helpers that follow upon each other on one host share it.
+    """
+
+    def __init__(self, per_minute: int, path: Optional[str] = None) -> None:
+        self.capacity = max(4.0, per_minute / 3.0)
+        self._rate = max(1.0, per_minute - self.capacity) / 60.0
+        self._path = path
         self._tokens = self.capacity
         self._at = time.monotonic()
+        self._load()
         self._changed = threading.Condition()
 
     def take(self, timeout: float, keep: int = 0) -> bool:
@@ -62,6 +68,7 @@ class Budget:
                 self._refill()
                 if self._tokens >= 1 + keep:
                     self._tokens -= 1
+                    self._save()
                     return True
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -74,10 +81,40 @@ class Budget:
             self._refill()
             return self._tokens > self.capacity / 2
 
+    def _load(self) -> None:
+        try:
+            with open(self._path or os.devnull) as file:
+                boot, at, tokens = file.read().split()
+        except (OSError, ValueError):
+            return
+        try:
+            if boot == boot_id() and float(at) <= self._at:  # else it is another host's, or from before it restarted
+                self._tokens, self._at = max(0.0, float(tokens)), float(at)
+                self._refill()
+        except ValueError:
+            pass
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        temporary = "{}.{}".format(self._path, os.getpid())
+        try:
+            with open(temporary, "w") as file:
+                file.write("{} {:.3f} {:.3f}\n".format(boot_id(), self._at, self._tokens))
+            os.replace(temporary, self._path)
+        except OSError:
+            pass  # no room: then it is not shared
+
     def _refill(self) -> None:
         now = time.monotonic()
         self._tokens = min(self.capacity, self._tokens + (now - self._at) * self._rate)
         self._at = now
+
+
+def boot_id() -> str:
+    """Names this start of this host."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
 
 
 class Pbs:

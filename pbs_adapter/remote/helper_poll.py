@@ -84,9 +84,10 @@ class Watcher:
 class Deleter:
     """qdel, one id a command, by a few threads within the budget. What fails is asked for again by the next poll."""
 
-    def __init__(self, pbs: Pbs, board: Board) -> None:
+    def __init__(self, pbs: Pbs, board: Board, spool: Spool) -> None:
         self._pbs = pbs
         self._board = board
+        self._spool = spool
         self._queue: Deque[str] = deque()
         self._pending: Set[str] = set()
         self._added = threading.Condition()
@@ -116,11 +117,14 @@ class Deleter:
 
     def _delete(self, uid: str) -> bool:
         entry = self._board.get(uid)
+        if entry is None or entry.marks.job_id is None or entry.view.seen == ABSENT or _deleted_lately(entry):
+            return True
         reach("qdel.before", uid)
-        if entry is not None and entry.marks.job_id is not None and self._pbs.delete(entry.marks.job_id):
+        if self._pbs.delete(entry.marks.job_id):
             reach("qdel.after", uid)
             self._board.put_deleted(uid)
             self.on_deleted()
+            self._spool.note_deleted(uid)
         return True
 
 
@@ -157,9 +161,14 @@ class Poller:
             self._wait(started)
 
     def _wait(self, started: float) -> None:
-        """Until the next poll is due, or one is wanted earlier and half of the budget is left."""
-        latest = started + (min(self._poll, self._closing_wait) if self._closing else self._poll)
+        """Until the next poll is due, or one is wanted earlier and half of the budget is left.
+
+        During a mass deletion it is not: the qdels come first, and their jobs are seen gone at the next poll.
+        """
+        latest = started + self._poll
         with self._asked:
+            if self._closing:
+                self._wanted = min(self._wanted, started + self._closing_wait)
             while time.monotonic() < latest:
                 left = max(self._wanted, started + _EARLIEST) - time.monotonic()
                 if left <= 0 and self._pbs.budget.idle():
@@ -188,7 +197,7 @@ class Poller:
             self._board.put_server(False, error.message)
             return False
         self._board.put_server(True)
-        self._delete_again(started)
+        self._delete_again()
         self._note_closing()
         return True
 
@@ -234,7 +243,7 @@ class Poller:
             if entry is None or entry.marks.job_id is None:
                 continue
             clock = time.monotonic()
-            if is_over(entry.marks, entry.deleted_at is not None):
+            if is_over(entry.marks, entry.marks.deleted or entry.deleted_at is not None):
                 self._board.put_view(entry.uid, entry.view._replace(seen=ABSENT, at=time.time()))
             elif check_due(entry.missing, clock, self._lost_after) and checks < _CHECKS:
                 checks += 1
@@ -260,12 +269,12 @@ class Poller:
         parsed = parse_jobs(result.stdout)
         return parsed.jobs.get(job_id)
 
-    def _delete_again(self, started: float) -> None:
+    def _delete_again(self) -> None:
         """qdel is owed for every job that is to stop and has not started, also after a restart of the helper."""
         for entry in self._board.entries():
             wanted = entry.marks.stopping and (entry.marks.forced or not entry.marks.claimed)
-            tried = entry.deleted_at is not None and started - entry.deleted_at < _DELETE_AGAIN
-            if wanted and not tried and entry.view.seen == PRESENT and entry.view.state not in ("E", "F"):
+            alive = entry.view.seen == PRESENT and entry.view.state not in ("E", "F")
+            if wanted and alive and not _deleted_lately(entry):
                 self._deleter.add(entry.uid)
 
     def _note_closing(self) -> None:
@@ -273,6 +282,11 @@ class Poller:
         closing = {e.uid for e in self._board.entries() if e.view.seen == PRESENT and (e.marks.ended or e.deleted_at)}
         self._closing_wait = self._closing_wait * 2 if closing and closing == self._closing else _CLOSING_FIRST
         self._closing = closing
+
+
+def _deleted_lately(entry: Entry) -> bool:
+    """PBS has taken a qdel, and may have had no time yet to end the job."""
+    return entry.deleted_at is not None and time.monotonic() - entry.deleted_at < _DELETE_AGAIN
 
 
 def _sequence(job_id: Any) -> str:

@@ -18,7 +18,7 @@ from . import helper_files as files
 from .helper_dirs import Marks, Spool, is_job_id, read_json
 from .helper_errors import OpError
 from .helper_faults import reach
-from .helper_pbs import QSUB_TIMEOUT, Pbs, Result
+from .helper_pbs import QSUB_TIMEOUT, Pbs, Result, boot_id
 from .helper_volumes import File, Volume
 from .parse import ErrorClass
 
@@ -199,7 +199,7 @@ class Submitter:
 
 def _identity() -> Dict[str, Any]:
     """Names this process so that a helper on the same host can tell whether it still runs."""
-    return {"host": os.uname().nodename, "boot": _boot_id(), "pid": os.getpid(), "start": _start_time(os.getpid())}
+    return {"host": os.uname().nodename, "boot": boot_id(), "pid": os.getpid(), "start": _start_time(os.getpid())}
 
 
 def _may_live(owner: Dict[str, Any]) -> bool:
@@ -211,11 +211,6 @@ def _may_live(owner: Dict[str, Any]) -> bool:
         return False  # our own earlier attempt: the caller holds this pod's mutex, so it is over
     pid = owner.get("pid")
     return isinstance(pid, int) and _start_time(pid) == owner.get("start")
-
-
-def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
 
 
 def _start_time(pid: int) -> str:

@@ -93,7 +93,7 @@ class LogFile:
             if not self.dropped:
                 print("podrun: log lines of %s are lost: %s" % (self._path, error), flush=True)
             if error.errno in NO_ROOM:
-                self.full = error.strerror
+                self.full = str(error.strerror)
             self.dropped += len(data)
 
     def _rotate(self) -> None:

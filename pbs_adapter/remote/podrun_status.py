@@ -38,7 +38,7 @@ class StatusFile:
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                self.full = error.strerror
+                self.full = str(error.strerror)
                 if not last or not os.path.exists(self._reserve):
                     raise
                 os.unlink(self._reserve)

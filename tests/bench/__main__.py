@@ -23,6 +23,7 @@ from tests.bench.stage import BenchError, Theatre
 
 MODULES = ("submit", "latency", "api", "load", "logs", "overhead", "fuzz", "census", "waits", "routing")
 REPORT = Path("build/bench.json")
+REMOTE = Path("build/bench-remote.json")  # so that figures of two clusters do not mix
 
 
 def main() -> int:
@@ -49,8 +50,8 @@ def main() -> int:
             except BenchError as error:
                 failed.append(name)
                 progress(f"[red]{name}: {error}[/]")
-    figures.write(REPORT, figures.document(found, versions, about))
-    figures.show(Console(soft_wrap=True), found, versions, about)
+    figures.write(REMOTE if os.environ.get("PBS") else REPORT, figures.document(found, versions, about))
+    figures.show(Console(), found, versions, about)
     return int(bool(failed) or any(figure.met is False for figure in found))
 
 

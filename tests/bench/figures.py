@@ -114,7 +114,8 @@ def show(console: Console, figures: Sequence[Figure], versions: dict[str, str], 
     """Print the table."""
     table = Table(show_edge=False, pad_edge=False)
     for name in ("figure", "value", "goal", "", "spread", "note"):
-        table.add_column(name, justify="right" if name in ("value", "goal", "spread") else "left")
+        numbers = name in ("value", "goal", "spread")
+        table.add_column(name, justify="right" if numbers else "left", no_wrap=name != "note")
     for figure in figures:
         mark = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}[figure.met]
         spread = f"{_text(figure.spread[0])} … {_text(figure.spread[1])}" if figure.spread else ""

@@ -24,7 +24,7 @@ PRIVILEGES: Json = {
     "devices": ["/dev/fuse"],
     "security_opt": ["seccomp=unconfined", "apparmor=unconfined"],
 }
-MEMORY = 3 << 30
+MEMORY = 3 << 29  # less than what the test of an out-of-memory kill touches
 # A program of its own, an entry point, a command, a directory and variables: what an image's author decides.
 ENTRYPOINT = ["/bin/sh", "-c", 'pwd; printf "<%s>" "$@"; echo; echo "$FROM_IMAGE"; echo "$PATH"', "entry"]
 CMD = ["de fault", "$(id)"]

@@ -78,9 +78,15 @@ def settings(world: World, cluster: ContainerCluster, tmp_path: Path) -> Path:
         shutil.copy(transport[key], folder / "ssh" / name)
         transport[key] = f"/etc/hpc-bridge/ssh/{name}"
         (folder / "ssh" / name).chmod(0o440)
+    kubelet = {}
+    for key, name in (("certFile", "kubelet.crt"), ("keyFile", "kubelet.key")):
+        shutil.copy(world.agent.workdir / name, folder / "ssh" / name)
+        (folder / "ssh" / name).chmod(0o440)
+        kubelet[key] = f"/etc/hpc-bridge/ssh/{name}"
     (port,) = free_ports(1)
     (folder / "port").write_text(str(port))
-    document = {"agent": {"statusListen": f"127.0.0.1:{port}", "leaseDuration": 6}, "clusters": [entry]}
+    document = {"agent": {"statusListen": f"127.0.0.1:{port}", "leaseDuration": 6}, "kubelet": kubelet}
+    document["clusters"] = [entry]
     (folder / "bridge.yaml").write_text(yaml.safe_dump(document))
     shutil.copy(world.agent.kubeconfig, folder / "kubeconfig")
     for parent in (folder, tmp_path):
@@ -104,7 +110,7 @@ def agent_container(world: World, image: str, settings: Path) -> Iterator[Docker
     ]
     container = DockerContainer(image).with_command([*args, "--kubeconfig", "/etc/hpc-bridge/kubeconfig"])
     container.with_volume_mapping(str(settings), "/etc/hpc-bridge", "ro").with_kwargs(**confined())
-    container.with_tmpfs_mount("/tmp", "16m")
+    container.with_tmpfs_mount("/tmp", "size=16m")
     world.stop_agent()
     try:
         with container as running:

@@ -171,7 +171,7 @@ def test_delete_ends_a_stubborn_one(world: World, cluster: ContainerCluster) -> 
 
 @pytest.mark.parametrize(("name", "image"), [("sif", SIF), ("directory", DIRECTORY)])
 def test_ends_are_told_apart(world: World, name: str, image: str) -> None:
-    hog = f"dd if=/dev/zero of=/dev/null bs={4 << 30} count=1"
+    hog = f"dd if=/dev/zero of=/dev/null bs={2 << 30} count=1"
     cases: list[tuple[str, str | list[str], int, str]] = [
         ("killed", "kill -9 $$$$", 137, "Error"),
         ("terminated", "kill -15 $$$$", 143, "Error"),

@@ -95,7 +95,7 @@ def bridge(
     )
     agent.start()
     try:
-        agent.wait_ready()
+        agent.wait_ready(180)
         yield World(control_plane, clusters, agent)
     finally:
         agent.stop()

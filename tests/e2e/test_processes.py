@@ -44,7 +44,8 @@ def test_a_daemon_does_not_outlive_a_program_that_ends_by_itself(tmp_path: Path)
 
 
 OWNER = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
 from pathlib import Path
 from bridge.testbed.processes import Process
 folder = Path(sys.argv[1])
@@ -63,7 +64,11 @@ def test_nothing_outlives_an_owner_that_is_killed(tmp_path: Path, number: signal
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), STUBBORN], stderr=subprocess.DEVNULL)
     eventually((tmp_path / "pids").exists, "started")
     owner.send_signal(number)
-    owner.wait(30)
+    try:
+        owner.wait(60)
+    finally:
+        owner.kill()
+        owner.wait()
     pids = [int(each) for each in (tmp_path / "pids").read_text().split()]
     eventually(lambda: not any(alive(pid) for pid in pids), "all gone")
     assert (tmp_path / "x").exists()

@@ -116,7 +116,7 @@ class World:
         """Stop (or SIGKILL) the agent and start it again."""
         self.stop_agent(kill=kill)
         self.agent.start()
-        self.agent.wait_ready(90)
+        self.agent.wait_ready(180)
 
     def stop_agent(self, *, kill: bool = False) -> None:
         """Stop the agent; `kill`: without a chance to say good-bye."""

@@ -89,7 +89,7 @@ class Clock:
 def test_the_budget_is_a_burst_and_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(helper_pbs, "time", clock)
-    budget = Budget(20)
+    budget = Budget(30)
     assert budget.idle()
     assert [budget.take(0) for _ in range(11)] == [True] * 10 + [False]
     assert not budget.idle()
@@ -98,6 +98,37 @@ def test_the_budget_is_a_burst_and_a_rate(monkeypatch: pytest.MonkeyPatch) -> No
     assert [budget.take(0), budget.take(0)] == [True, False]
     clock.now += 3600.0
     assert [budget.take(0) for _ in range(11)] == [True] * 10 + [False], "no more than the burst is saved"
+
+
+def test_no_minute_has_more_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(helper_pbs, "time", clock)
+    budget = Budget(150)
+    taken = []
+    for _ in range(1800):
+        taken += [clock.now for _ in range(9) if budget.take(0)]
+        clock.now += 0.1
+    assert max(sum(at <= other < at + 60 for other in taken) for at in taken) <= 150
+    assert len(taken) == 50 + 3 * 100 - 1
+
+
+def test_helpers_that_follow_upon_each_other_share_a_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock, path = Clock(), tmp_path / "budget"
+    monkeypatch.setattr(helper_pbs, "time", clock)
+    first = Budget(30, str(path))
+    assert [first.take(0) for _ in range(11)] == [True] * 10 + [False]
+    clock.now += 3.0
+    second = Budget(30, str(path))
+    assert [second.take(0), second.take(0)] == [True, False]
+    for other in (
+        "another-host 1 0",
+        "garbage",
+        f"{helper_pbs.boot_id()} {clock.now + 9} 0",
+        f"{helper_pbs.boot_id()} x y",
+    ):
+        path.write_text(other)
+        assert Budget(30, str(path)).idle()
+    assert Budget(30, str(tmp_path / "no" / "folder")).take(0)
 
 
 def test_a_used_up_budget_is_a_wait_for_the_agent() -> None:

@@ -13,7 +13,7 @@ from bridge.pods.containers import Waiting
 from bridge.pods.decide import Action, Annotate, Cancel, Decision, Refresh, WriteStatus, decide
 from bridge.pods.record import Failure, Record, Situation
 from bridge.pods.status import status, waits_unsatisfiable
-from pbs_adapter.models import PbsView, Seen
+from pbs_adapter.models import Observation, PbsView, Seen
 
 DONE = {names.JOB_ID: "12.alpha", names.SUBMITTED: UID}
 GONE = pod(deleting=NOW + 20)
@@ -366,3 +366,27 @@ def test_a_login_node_that_is_away_for_an_hour_ends_nothing() -> None:
             phases = [a.fields["phase"] for a in decide(away).actions if isinstance(a, WriteStatus)]
             assert not {"Failed", "Succeeded"} & set(phases)
             assert not [a for a in decide(away).actions if isinstance(a, Cancel | Refresh)]
+
+
+def test_a_podrun_that_starts_is_not_worth_a_patch_of_its_own() -> None:
+    queued = status(situation(pod(), seen("R")))
+    starting = podrun("Starting", containers={"main": container("waiting", reason="ContainerCreating")})
+    assert status(situation(pod(), seen("R", starting))) == queued
+
+
+@pytest.mark.parametrize(
+    ("observation", "written", "writes"),
+    [
+        (seen(), NOW - 1, False),
+        (seen(), NOW - 6, True),
+        (seen(), 0.0, True),
+        (seen("Q"), NOW - 1, True),
+        (seen("", podrun()), NOW - 1, True),
+    ],
+    ids=["not looked yet", "PBS did not tell", "after a restart", "PBS has told", "it runs already"],
+)
+def test_the_first_word_of_pbs_is_waited_for(observation: Observation, written: float, writes: bool) -> None:
+    there = pod(metadata__annotations=DONE)
+    decision = decide(situation(there, observation, record={"wrote_at": written}))
+    assert any(isinstance(action, WriteStatus) for action in decision.actions) == writes
+    assert writes or decision.wake_at == written + 5.0
