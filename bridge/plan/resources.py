@@ -197,8 +197,9 @@ def _whole(value: object) -> int:
 
 def numa(metadata: Json) -> NumaWish | None:
     """What the author wrote of NUMA; `options` refuses what is none of the words."""
-    wish = (metadata.get("annotations") or {}).get(names.NUMA)
-    return wish if wish in get_args(NumaWish) else None
+    annotations = metadata.get("annotations")
+    wish = annotations.get(names.NUMA) if isinstance(annotations, dict) else None
+    return next((word for word in get_args(NumaWish) if word == wish), None)
 
 
 def options(pod: Json, cluster: Cluster) -> tuple[JobOptions, list[Refusal]]:

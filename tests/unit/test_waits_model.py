@@ -245,13 +245,13 @@ def test_a_queue_that_disappears() -> None:
 
 def test_twenty_thousand_foreign_jobs() -> None:
     model, last = WaitModel(), None
-    for index in range(2):
+    for index in range(3):
         last = convert.census(*bench.answer(T0 + 300 * index, 500 * index), last)
         model.learn("alpha", last, T0 + 300 * index)
     assert last is not None
     assert len(last.jobs) == bench.JOBS
-    theirs = model.waits(ONE, "alpha", "q_1d", replace(last, account="user001"), T0 + 600, QS)
-    ours = model.waits(ONE, "alpha", "q_1d", replace(last, account="alice"), T0 + 600, QS)
+    theirs = model.waits(ONE, "alpha", "q_1d", replace(last, account="user001"), T0 + 900, QS)
+    ours = model.waits(ONE, "alpha", "q_1d", replace(last, account="alice"), T0 + 900, QS)
     assert theirs.basis.startswith("user+queue")
     assert ours.basis.startswith("queue")
 
