@@ -69,7 +69,8 @@ class Memory:
             self.model.forget(cluster, job_id, now)
             return True
         queue, user = seen.pbs.queue, census.account if census is not None else ""
-        self.model.observe(cluster, job_id, queue, user, shape, since, now if started else None, now)
+        began, expected = now if started else None, seen.pbs.estimated
+        self.model.observe(cluster, job_id, queue, user, shape, since, began, now, estimated=expected)
         return started
 
     def _forget(self, uid: str) -> None:

@@ -299,8 +299,8 @@ def test_the_model_is_told_of_the_bridges_own_jobs() -> None:
     told: list[tuple[Any, ...]] = []
 
     class Model(WaitModel):
-        def observe(self, *args: Any, **_: Any) -> None:
-            told.append(args)
+        def observe(self, *args: Any, estimated: float | None = None, **_: Any) -> None:
+            told.append((*args, estimated))
 
         def forget(self, *args: Any) -> None:
             told.append(("forget", *args))
@@ -311,7 +311,7 @@ def test_the_model_is_told_of_the_bridges_own_jobs() -> None:
         memory.sent(uid, "alpha", shape)
     memory.follow({"runs", "gone", "never"})
     assert told == []
-    waiting = PbsView(Seen.PRESENT, 1.0, "Q", queue="workq")
+    waiting = PbsView(Seen.PRESENT, 1.0, "Q", queue="workq", estimated=START + 90)
     link.observations["runs"] = Observation("runs", "1.alpha", pbs=waiting)
     memory.follow({"runs", "gone"})
     link.observations["runs"] = Observation("runs", "1.alpha", claimed=True, pbs=waiting)
@@ -319,8 +319,8 @@ def test_the_model_is_told_of_the_bridges_own_jobs() -> None:
     memory.follow({"runs", "gone"})
     memory.follow({"runs", "gone"})
     assert told == [
-        ("alpha", "1.alpha", "workq", "alice", shape, START, None, START),
-        ("alpha", "1.alpha", "workq", "alice", shape, START, START, START),
+        ("alpha", "1.alpha", "workq", "alice", shape, START, None, START, START + 90),
+        ("alpha", "1.alpha", "workq", "alice", shape, START, START, START, START + 90),
         ("forget", "alpha", "2.alpha", START),
     ]
 
