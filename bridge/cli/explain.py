@@ -57,19 +57,22 @@ def _read(name: str) -> list[Json]:
 
 
 def _show(console: Console, answer: Json) -> None:
-    where = {"local": "to the local cluster", "wait": "waits", "cluster": f"to cluster {_to(answer)}"}
-    console.print(f"pod {answer['pod']}: {where[answer['decision']]}: {answer['why']}", markup=False, highlight=False)
-    lines = [f"rule: {answer['rule'] or 'none'} (mode {answer['mode']}): {answer['whyRule']}"]
+    recorded, node = answer["recorded"], answer["node"]
+    head, lines = f"pod {answer['pod']}: ", []
+    if recorded or node:  # what is done is what people ask about; the rest is how it would be judged now
+        done = f"decided at {recorded.get('at')}: {_decision(recorded)}" if recorded else "not routed"
+        head += f"on node {node}; {done}" if node else done
+        lines.append(f"by what is known now: {_decision(answer)}")
+    else:
+        head += _decision(answer)
+    console.print(head, markup=False, highlight=False)
+    lines += [f"rule: {answer['rule'] or 'none'} (mode {answer['mode']}): {answer['whyRule']}"]
     lines += [f"gave way: rule {each['rule']}: {each['why']}" for each in answer["otherRules"]]
     if answer["objective"]:
         lines.append(f"objective: {answer['objective']} at quantile {answer['quantile']}")
         local = answer["local"]
         lines.append(f"local cluster: {'fits now on ' + local['node'] if local['fitsNow'] else local['why']}")
     lines += [f"note: {answer['note']}"] if answer["note"] else []
-    if answer["node"]:
-        lines.append(f"it is on node {answer['node']}")
-    if answer["recorded"]:
-        lines.append(f"decided at {answer['recorded'].get('at')}: {answer['recorded'].get('why')}")
     for line in lines:
         console.print(f"  {line}", markup=False, highlight=False)
     if answer["candidates"]:
@@ -81,8 +84,14 @@ def _show(console: Console, answer: Json) -> None:
             console.print(f"  {_to(each, 'cluster')}: {'; '.join(said)}", markup=False, highlight=False)
 
 
+def _decision(told: Json) -> str:
+    """`told` may be an annotation, which others could have written."""
+    where = {"local": "to the local cluster", "wait": "waits", "cluster": f"to cluster {_to(told)}"}
+    return f"{where.get(str(told.get('decision')), '?')}: {told.get('why')}"
+
+
 def _to(thing: Json, key: str = "to") -> str:
-    return f"{thing[key]}/{thing['queue']}" if thing["queue"] else str(thing[key])
+    return f"{thing.get(key)}/{thing['queue']}" if thing.get("queue") else str(thing.get(key))
 
 
 def _table(candidates: list[Json]) -> Table:

@@ -97,6 +97,20 @@ def test_a_pod_that_is_there(agent: str) -> None:
     ]  # fmt: skip
 
 
+def test_a_pod_that_runs_is_told_first_what_was_decided(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The annotation is text of the API server: odd content is shown as such."""
+    then = {"at": "2026-11-30T10:00:00Z", "decision": "cluster", "to": "beta", "queue": "fast", "why": "it was free"}
+    for recorded, first in (
+        (then, "on node pbs-beta; decided at 2026-11-30T10:00:00Z: to cluster beta/fast: it was free"),
+        ({"decision": 7}, "on node pbs-beta; decided at None: ?: None"),
+        (None, "on node pbs-beta; not routed"),
+    ):
+        monkeypatch.setitem(ANSWERS, "/explain", (200, OUTCOME.to_json() | {"recorded": recorded, "node": "pbs-beta"}))
+        status, out, _ = run("explain", "pod/hello", "--agent", agent)
+        assert (status, out.splitlines()[0]) == (0, f"pod default/hello: {first}")
+        assert "by what is known now: to cluster alpha: the local cluster did not take it in time" in out
+
+
 def test_pods_of_a_file(agent: str, tmp_path: Path) -> None:
     template = {"spec": {"containers": [{"name": "main"}]}}
     job = {"kind": "Job", "metadata": {"name": "j", "labels": {"hpctransfer": "can"}}, "spec": {"template": template}}
