@@ -239,9 +239,13 @@ class Agent:
                 await self._clock.sleep(back_off.pause(error.retry_after))
 
     def _known_uids(self) -> set[str] | None:
-        """UIDs of the pods on all of this agent's nodes; None until every node's pods have been listed."""
-        known = [parts.pods.known_uids() for parts in self._nodes]
-        if len(known) < len(self._settings.clusters) or None in known:
+        """UIDs of the pods on all of this agent's nodes, and of all living pods; None until all have been listed.
+
+        Those of other nodes count too: a node that was given another name in bridge.yaml has left pods behind.
+        """
+        living = self._router.watched.living() if self._router is not None else None
+        known = [living, *(parts.pods.known_uids() for parts in self._nodes)]
+        if len(known) <= len(self._settings.clusters) or None in known:
             return None
         return {uid for uids in known if uids is not None for uid in uids}
 

@@ -104,6 +104,12 @@ class Watched:
             for each in waits:
                 each.cancel()
 
+    def living(self) -> set[str] | None:
+        """UIDs of all pods that have not ended, on whatever node; None until they have been listed."""
+        if not (self.pending.synced.is_set() and self.bound.synced.is_set()):
+            return None
+        return {*self.pending.items, *self.bound.items}
+
     @property
     def listed(self) -> bool:
         """Whether everything has been listed once."""

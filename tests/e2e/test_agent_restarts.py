@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from world import World, condition, container, pod, until
 
 
@@ -47,6 +49,28 @@ def test_nodes_of_a_dead_agent_become_not_ready_and_recover(bridge: World) -> No
     assert not after["metadata"].get("deletionTimestamp")
     bridge.kubectl("delete", "pod", "patient", "--wait=false")
     bridge.wait_gone("patient")
+
+
+def test_a_node_that_is_given_another_name_leaves_its_jobs_alone(bridge: World) -> None:
+    """They still have pods; a sweep that knew the pods of its own nodes only would end them after two looks."""
+    bridge.apply(pod("left-behind", "sleep 300"))
+    bridge.wait_phase("left-behind", "Running")
+    job, written = bridge.job_of("left-behind"), bridge.agent.config.read_text()
+    bridge.stop_agent()
+    bridge.agent.config.write_text(written.replace("name: alpha\n", "name: alpha\n  nodeName: renamed-alpha\n", 1))
+    try:
+        bridge.restart_agent()
+        time.sleep(4 * 4)  # four looks of the sweep
+        assert job in bridge.jobs()
+        assert bridge.pod("left-behind")["status"]["phase"] == "Running"
+    finally:
+        bridge.stop_agent()
+        bridge.agent.config.write_text(written)
+        bridge.restart_agent()
+        bridge.kubectl("delete", "node", "renamed-alpha")
+    bridge.wait("left-behind", lambda p: condition(p, "Ready")["status"] == "True", what="ready")
+    bridge.kubectl("delete", "pod", "left-behind", "--wait=false")
+    bridge.wait_gone("left-behind")
 
 
 def test_a_job_that_pbs_forgot_fails_its_pod(bridge: World) -> None:
