@@ -51,13 +51,13 @@ def test_nodes_of_a_dead_agent_become_not_ready_and_recover(bridge: World) -> No
     bridge.wait_gone("patient")
 
 
-def test_a_node_that_is_given_another_name_leaves_its_jobs_alone(bridge: World) -> None:
+def test_a_cluster_that_is_given_another_name_keeps_its_jobs(bridge: World) -> None:
     """They still have pods; a sweep that knew the pods of its own nodes only would end them after two looks."""
     bridge.apply(pod("left-behind", "sleep 300"))
     bridge.wait_phase("left-behind", "Running")
     job, written = bridge.job_of("left-behind"), bridge.agent.config.read_text()
     bridge.stop_agent()
-    bridge.agent.config.write_text(written.replace("name: alpha\n", "name: alpha\n  nodeName: renamed-alpha\n", 1))
+    bridge.agent.config.write_text(written.replace("name: alpha\n", "name: renamed\n", 1))
     try:
         bridge.restart_agent()
         time.sleep(4 * 4)  # four looks of the sweep
@@ -67,7 +67,7 @@ def test_a_node_that_is_given_another_name_leaves_its_jobs_alone(bridge: World) 
         bridge.stop_agent()
         bridge.agent.config.write_text(written)
         bridge.restart_agent()
-        bridge.kubectl("delete", "node", "renamed-alpha")
+        bridge.kubectl("delete", "node", "pbs-renamed")
     bridge.wait("left-behind", lambda p: condition(p, "Ready")["status"] == "True", what="ready")
     bridge.kubectl("delete", "pod", "left-behind", "--wait=false")
     bridge.wait_gone("left-behind")

@@ -184,7 +184,9 @@ async def test_pods_of_jobs_have_the_jobs_hpctransfer(
 async def test_a_gated_pod_waits_and_the_agent_opens_the_gate(
     admin: KubeClient, agent: KubeClient, namespaces: dict[str, str]
 ) -> None:
-    name = (await admin.create(paths.pods(namespaces["plain"]), pod(CAN)))["metadata"]["name"]
+    """With its rights and the policies in force. A second gate, and a selector that no node has, keep a router off."""
+    waiting = pod(CAN, schedulingGates=[{"name": "example.org/second"}])
+    name = (await admin.create(paths.pods(namespaces["plain"]), waiting))["metadata"]["name"]
     where = paths.pod(namespaces["plain"], name)
 
     async def condition() -> str:
@@ -199,9 +201,9 @@ async def test_a_gated_pod_waits_and_the_agent_opens_the_gate(
     patched = await agent.patch(
         where,
         [
-            {"op": "test", "path": "/spec/schedulingGates", "value": GATED},
-            {"op": "remove", "path": "/spec/schedulingGates/0"},
-            {"op": "add", "path": "/spec/nodeSelector", "value": {names.NODE_TYPE_LABEL: names.NODE_TYPE}},
+            {"op": "test", "path": "/spec/schedulingGates/1", "value": GATED[0]},
+            {"op": "remove", "path": "/spec/schedulingGates"},
+            {"op": "add", "path": "/spec/nodeSelector", "value": {names.CLUSTER_LABEL: "nowhere"}},
             {"op": "add", "path": "/spec/tolerations/-", "value": toleration},
             {"op": "add", "path": "/metadata/annotations", "value": {names.ROUTED: "{}"}},
         ],
