@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+from collections.abc import Iterator
 
+import pytest
 from faultkit import counting, helpers, kill_helper, settings_of_alpha
 from world import World, container, pod, until
 
+from bridge.testbed.errors import TestbedError
+from bridge.testbed.files import shipped
 from bridge.testbed.kubectl import find_kubectl
 
 TOUCH = "touch {home}/canary"
@@ -81,13 +86,26 @@ def test_what_pbs_allows_arrives_unharmed(bridge: World) -> None:
     bridge.wait_gone("odd-words")
 
 
+@contextlib.contextmanager
+def unprotected(bridge: World) -> Iterator[None]:
+    """Without the policy that keeps status.hpc-bridge.io/ for the agent, as in a cluster that does not apply it."""
+    bridge.kubectl("delete", "validatingadmissionpolicybinding", "hpc-bridge-status")
+    try:
+        yield
+    finally:
+        bridge.kubectl("apply", "-k", str(shipped("deploy") / "admission"))
+
+
 def test_the_job_id_that_a_pod_shows_gives_no_power_over_the_job(bridge: World) -> None:
     bridge.apply(pod("victim", "exec sleep 300"))
     bridge.wait_phase("victim", "Running")
     job = bridge.job_of("victim")
     forger = pod("forger", "true", queue="stopped")
     forger["metadata"]["annotations"]["status.hpc-bridge.io/job-id"] = job
-    bridge.apply(forger)
+    with pytest.raises(TestbedError, match="hpc-bridge alone"):
+        bridge.apply(forger)
+    with unprotected(bridge):
+        until(lambda: not bridge.kubectl("apply", "-f", "-", input=json.dumps(forger), check=False).returncode, "made")
     bridge.wait_reason("forger", "PBSQueued")
     bridge.kubectl("delete", "pod", "forger", "--wait=false")
     bridge.wait_gone("forger")

@@ -52,7 +52,7 @@ def test_a_small_budget_of_connections_is_kept(bridge: World) -> None:
         pods = bridge.get("pods", "-l", "test=few")["items"]
         return sum("PBSQueued" in waiting_reasons(each) for each in pods)
 
-    with settings_of_alpha(bridge, connectionsPerMinute=OURS, poll=30):
+    with settings_of_alpha(bridge, connectionsPerMinute=OURS, poll=30, census=60):
         alpha.server.fault("connection-budget", BUDGET + len(before))
         try:
             bridge.apply(*(labelled(pod(f"few-{n}", "true", queue="stopped"), "few") for n in range(WAITING)))
