@@ -13,6 +13,8 @@ from pbs_adapter.models import Json
 from pbs_adapter.remote import wire
 from pbs_adapter.remote.wire import Frame, WireError
 
+_TOGETHER = 4  # chunks handed on in one piece: each costs the way to kubectl as much as its bytes do
+
 
 class Reply(NamedTuple):
     """The helper's answer to a request."""
@@ -92,7 +94,7 @@ class StreamCall:
         self._changed.set()
 
     async def next(self) -> bytes | None:
-        """Return the next chunk, None at the end. Raises the helper's error after the last chunk."""
+        """Return what has come, in one piece, None at the end. Raises the helper's error after the last of it."""
         while not self.chunks:
             if self.ended:
                 if self.error is not None:
@@ -100,7 +102,8 @@ class StreamCall:
                 return None
             self._changed.clear()
             await self._changed.wait()
-        return self.chunks.popleft()
+        some = [self.chunks.popleft() for _ in range(min(len(self.chunks), _TOGETHER))]
+        return some[0] if len(some) == 1 else b"".join(some)
 
     def credit(self, taken: int) -> int:
         """Note that the caller is done with `taken` bytes; return how many to give back now, 0 to wait for more."""

@@ -153,11 +153,13 @@ def contents_of(text: bytes) -> Optional[bytes]:
         prefix = text[at : match.end()]
         stop = text.index(b"\n", text.rfind(prefix) + len(prefix))
         run = text[at:stop]
-        if len(found) == _RUNS or run.count(prefix) != run.count(b"\n"):
+        contents = run.replace(prefix, b"\n")
+        records = (len(run) - len(contents)) // (len(prefix) - 1)
+        if len(found) == _RUNS or records != contents.count(b"\n"):
             rest = text[at + 1 :]
-            contents, count = _FULL.subn(b"", rest)
-            return b"".join(found) + contents if count == rest.count(b"\n") else None
-        found.append(run.replace(prefix, b"\n")[1:] + b"\n")
+            others, count = _FULL.subn(b"", rest)
+            return b"".join(found) + others if count == rest.count(b"\n") else None
+        found.append(contents[1:] + b"\n")
         at = stop
     return b"".join(found)
 

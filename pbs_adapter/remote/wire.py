@@ -44,7 +44,7 @@ MAX_BODY = 1024 * 1024
 MAX_MESSAGE = 64 * 1024 * 1024  # an assembled body with its head
 MAX_PREAMBLE = 1024 * 1024  # what login scripts may print before MAGIC
 SMALL_HEAD = 64 * 1024
-CREDIT_WINDOW = 256 * 1024  # a stream, one direction
+CREDIT_WINDOW = 1024 * 1024  # a stream, one direction; less, and fast readers wait for credit
 CHUNK = 64 * 1024  # the largest body of DATA and MORE that we send, so that streams take turns
 
 _FIXED = struct.Struct(">IBQBI")
