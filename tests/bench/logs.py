@@ -1,31 +1,43 @@
-"""logs.read_mb_s and logs.follow_ms.p50: kubectl logs, through kube-apiserver, agent, SSH and helper."""
+"""logs.read_mb_s and logs.follow_ms.p50: kubectl logs, through kube-apiserver, agent, SSH and helper.
+
+kubectl writes to /dev/null, since it writes each line by itself: a file or a pipe would measure these system calls.
+logs.port_mb_s is what agent, SSH and helper give without kube-apiserver and kubectl; it counts the bytes too.
+"""
 
 from __future__ import annotations
 
+import http.client
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
+from bridge.testbed.certs import KUBELET_CLIENT
 from bridge.testbed.kubectl import find_kubectl
 from tests.bench.figures import Figure, median
 from tests.bench.stage import NAMESPACE, BenchError, Shape, Stage, Theatre, wait
 
 MEGABYTES = 25
 LINE = "x" * 99
-ROUNDS = 3
+SIZE = MEGABYTES * 1_000_000
+ROUNDS = 5
 FOLLOWED = 60
 
 
 def measure(theatre: Theatre) -> Iterator[Figure]:
-    """25 MB of lines of 100 bytes are read three times; then a container that tells the time is followed."""
+    """25 MB of lines of 100 bytes are read five times; then a container that tells the time is followed."""
     with theatre.stage(Shape(hosts=1)) as stage:
         writer = f"i=0; while [ $i -lt {MEGABYTES} ]; do yes {LINE} | head -c 1000000; i=$((i+1)); sleep 0.05; done"
         clock = f"i=0; while [ $i -lt {FOLLOWED} ]; do date +%s.%N; i=$((i+1)); sleep 0.3; done"
         stage.create([stage.pod("writer", writer), stage.pod("clock", f"sleep 5; {clock}")])
         follow = follow_ms(stage, "clock")
         wait(lambda: phase(stage, "writer") in ("Succeeded", "Failed"), "the writer's end", 300, pause=0.5)
+        direct = tuple(read_port(stage, "writer") for _ in range(ROUNDS))
         reads = tuple(read(stage, "writer") for _ in range(ROUNDS))
         yield Figure("logs.read_mb_s", median(reads), "MB/s", "≥ 30", reads, f"{MEGABYTES} MB, lines of 100 bytes")
+        note = "from the kubelet port, without kube-apiserver and kubectl"
+        yield Figure("logs.port_mb_s", median(direct), "MB/s", "", direct, note)
         yield Figure("logs.follow_ms.p50", median(follow), "ms", "≤ 500", tuple(follow))
 
 
@@ -40,17 +52,28 @@ def argv(stage: Stage, *words: str) -> list[str]:
 
 
 def read(stage: Stage, name: str) -> float:
-    """MB per second of a whole log."""
+    """MB per second of a whole log, by kubectl."""
+    began = time.monotonic()
+    subprocess.run(argv(stage, name), stdout=subprocess.DEVNULL, check=True)
+    return SIZE / 1e6 / (time.monotonic() - began)
+
+
+def read_port(stage: Stage, name: str) -> float:
+    """MB per second of a whole log, as kube-apiserver gets it."""
+    trust = ssl.create_default_context(cafile=str(stage.control_plane.ca_file))
+    trust.load_cert_chain(*stage.control_plane.ca.write("bench", KUBELET_CLIENT))
+    node = stage.control_plane.kubectl(
+        "get", "node", stage.node, "-o", "jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}"
+    )
     began, size = time.monotonic(), 0
-    with subprocess.Popen(argv(stage, name), stdout=subprocess.PIPE) as process:
-        if process.stdout is None:
-            raise BenchError("no output")
-        while block := process.stdout.read(1 << 20):
+    with closing(http.client.HTTPSConnection("127.0.0.1", int(node.stdout), context=trust)) as port:
+        port.request("GET", f"/containerLogs/{NAMESPACE}/{name}/main")
+        answer = port.getresponse()
+        while block := answer.read1(1 << 18):
             size += len(block)
-    seconds = time.monotonic() - began
-    if size < MEGABYTES * 900_000:
-        raise BenchError(f"only {size} bytes of {name}'s log came")
-    return size / 1e6 / seconds
+    if size != SIZE:
+        raise BenchError(f"{size} bytes of {name}'s log came, not {SIZE}")
+    return size / 1e6 / (time.monotonic() - began)
 
 
 def follow_ms(stage: Stage, name: str) -> list[float]:
