@@ -83,7 +83,9 @@ class Agent:
         agent = settings.agent
         self._leader = Leader(kube, agent.namespace, agent.lease, identity, agent.lease_duration, self._clock)
         self._writes = LeaderOnly(kube, self._leader.valid)
-        self._recorder = Recorder(self._writes, COMPONENT, socket.gethostname(), metrics=metrics, clock=self._clock)
+        self._recorder = Recorder(
+            self._writes, COMPONENT, socket.gethostname(), metrics=metrics, clock=self._clock, busy=self._in_burst
+        )
         self._nodes: list[VirtualNode] = []
         self._router: Router | None = None
         self._connected = False
@@ -171,8 +173,9 @@ class Agent:
 
     def _build_router(self) -> Router:
         links = {parts.link.settings.name: parts.link for parts in self._nodes}
+        placed = {parts.link.settings.name: parts.pods.pods.items for parts in self._nodes}
         router = Router(
-            self._writes, links, self._recorder, self._clock,
+            self._writes, links, placed, self._recorder, self._clock,
             namespace=self._settings.agent.namespace, allowed=self._leader.valid, metrics=self._metrics,
         )  # fmt: skip
         for link in links.values():
@@ -237,6 +240,10 @@ class Agent:
             except KubeError as error:
                 log.warning("agent.api_server", path=path, error=str(error))
                 await self._clock.sleep(back_off.pause(error.retry_after))
+
+    def _in_burst(self) -> bool:
+        routing = self._router is not None and self._router.in_burst
+        return routing or any(parts.pods.in_burst for parts in self._nodes)
 
     def _known_uids(self) -> set[str] | None:
         """UIDs of the pods on all of this agent's nodes, and of all living pods; None until all have been listed.

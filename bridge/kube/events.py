@@ -1,5 +1,7 @@
 """Events for users (`kubectl describe`), written beside the work and never in its way.
 
+An Event costs the API server as much as what it tells of. In a burst they come afterwards, or a little late.
+
 The same thing said again raises the count of one Event instead of making another, also after a restart of the agent:
 the Event's name follows from what it says.
 """
@@ -9,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
@@ -18,12 +22,19 @@ from bridge.kube.clock import BackOff, Clock, SystemClock, rfc3339
 from bridge.kube.errors import Conflict, KubeError, NotFound, Unavailable
 from bridge.telemetry import Metrics
 
-QUEUE = 1000  # events waiting to be written; the oldest goes first
+QUEUE = 5000  # events waiting to be written; the oldest goes first
+LATE, LOOK = 10.0, 0.1  # s after which an Event is written in a burst too, and between two looks whether it is over
 REMEMBERED = 4000  # events whose count is known, so that a repeat is one PATCH
 ATTEMPTS = 5
 MAX_MESSAGE = 1024  # the API's limit
 
 log = structlog.get_logger(__name__)
+
+
+class EventSink(Protocol):
+    """Takes Events, never blocks."""
+
+    def event(self, thing: Json, kind: str, reason: str, message: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -47,7 +58,10 @@ class _Pending:
 
 
 class Recorder:
-    """Collects events from anywhere on the loop; `run` writes them. `component` and `host` are the Event's source."""
+    """Collects events from anywhere on the loop; `run` writes them. `component` and `host` are the Event's source.
+
+    `busy`: whether there is more urgent work for the API server now.
+    """
 
     def __init__(
         self,
@@ -57,8 +71,10 @@ class Recorder:
         *,
         metrics: Metrics | None = None,
         clock: Clock | None = None,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self._kube = kube
+        self._busy = busy
         self._source = {"component": component, "host": host}
         self._metrics = metrics
         self._clock = clock or SystemClock()
@@ -100,6 +116,10 @@ class Recorder:
         while True:
             await self._wake.wait()
             while self._pending:
+                oldest = next(iter(self._pending.values())).first
+                if self._busy() and self._clock.time() - oldest < LATE:
+                    await self._clock.sleep(LOOK)
+                    continue
                 _, pending = self._pending.popitem(last=False)
                 await self._write_with_retries(pending)
             self._wake.clear()

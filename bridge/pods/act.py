@@ -6,6 +6,7 @@ to the caller, who tries again later.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from bridge.api.settings import Cluster as ClusterSettings
 from bridge.kube import Kubernetes, paths
 from bridge.kube.clock import Clock
 from bridge.kube.errors import Conflict, NotFound
+from bridge.kube.events import EventSink
 from bridge.plan.freeze import freeze, refresh
 from bridge.plan.model import Json, MissingInput, NodeFacts, Plan
 from bridge.pods import decide as d
@@ -34,6 +36,7 @@ CONFIG_RETRY = 3.0  # seconds until a missing ConfigMap is looked for again
 BACKLOG_RETRY = 15.0
 FAULT_RETRY = 2.0
 FAULT_RETRY_MOST = 60.0
+UNNOTICED = 1.0  # seconds that a submission may take before the pod's status tells of it
 
 
 class Link(Protocol):
@@ -42,12 +45,6 @@ class Link(Protocol):
     async def submit(self, job: JobRequest) -> str: ...
     async def write(self, ref: JobRef, files: tuple[PodFile, ...], volumes: tuple[VolumeFiles, ...]) -> None: ...
     async def cancel(self, ref: JobRef, grace: int, *, force: bool = False) -> None: ...
-
-
-class EventSink(Protocol):
-    """Takes Events, never blocks."""
-
-    def event(self, thing: Json, kind: str, reason: str, message: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,7 @@ async def act(scene: Scene, action: d.Action, pod: Json, plan: Plan, ref: JobRef
         case d.AnnotateSpan():
             return await _annotate_span(scene, action, pod, record)
         case d.Submit():
-            await _submit(scene, pod, plan, ref, record)
+            return await _submit_shown(scene, action, pod, plan, ref, record)
         case d.Refresh():
             await _refresh(scene, pod, plan, ref, record)
         case d.Cancel():
@@ -142,6 +139,26 @@ async def _annotate_span(scene: Scene, action: d.AnnotateSpan, pod: Json, record
     body = {"metadata": {"uid": meta["uid"], "annotations": {names.NUMA_SPAN: action.text}}}
     changed = await scene.kube.patch(paths.pod(meta["namespace"], meta["name"]), body)
     record.span_written = True
+    return changed
+
+
+async def _submit_shown(
+    scene: Scene, action: d.Submit, pod: Json, plan: Plan, ref: JobRef, record: Record
+) -> Json | None:
+    work = asyncio.ensure_future(_submit(scene, pod, plan, ref, record))
+    timer = asyncio.ensure_future(scene.clock.sleep(UNNOTICED))
+    changed = None
+    try:
+        await asyncio.wait({work, timer} if action.shown else {work}, return_when=asyncio.FIRST_COMPLETED)
+        if action.shown and not work.done():
+            changed = await _write_status(scene, d.WriteStatus(action.shown), pod, record)
+    except asyncio.CancelledError:
+        work.cancel()
+        raise
+    finally:
+        timer.cancel()
+        await asyncio.gather(work, timer, return_exceptions=True)
+    work.result()
     return changed
 
 

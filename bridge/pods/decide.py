@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bridge.api import names, reasons
 from bridge.kube.clock import parse_rfc3339
+from bridge.pods.admission import scheduled
 from bridge.pods.containers import Waiting
 from bridge.pods.outcome import Outcome, Stage
 from bridge.pods.record import Failure, Situation
@@ -36,7 +37,12 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Gather the inputs, freeze the plan, and have PBS take the job (at most once for this UID)."""
+    """Gather the inputs, freeze the plan, and have PBS take the job (at most once for this UID).
+
+    shown: the status to write if that takes long; else the pod's first status is what came of it.
+    """
+
+    shown: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +180,10 @@ def _start(s: Situation) -> Decision:
     shown = _show(s, s.record.hold)
     if s.now < s.record.retry_at:
         return Decision(shown.actions, s.record.retry_at)
-    return Decision((*shown.actions, Submit()))
+    write = shown.actions[0] if shown.actions else None
+    if isinstance(write, WriteStatus) and s.record.hold is None and scheduled(s.pod):
+        return Decision((Submit(write.fields),))
+    return Decision((*shown.actions, Submit()))  # those nobody scheduled are counted by the time of their acceptance
 
 
 def _too_big(s: Situation, misfit: str) -> Decision:

@@ -34,6 +34,7 @@ from pbs_adapter.models import Census, JobRef, Observation
 log = structlog.get_logger(__name__)
 
 WORKERS = 24
+BURST = 6  # submissions at the same time from which on the rest of the work can wait
 ERROR_PAUSE = 2.0
 SIZE_PATIENCE = 30.0  # seconds after the start in which nothing is submitted before the cluster's size is known
 CHANGING = (WriteStatus, Annotate, Submit)  # after these the next decision may be another one at once
@@ -75,6 +76,7 @@ class PodLoop:
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._queued: set[str] = set()
         self._busy: set[str] = set()
+        self._submitting = 0
         self._timers: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}  # each pod's earliest timer
         self._timer_wake = asyncio.Event()
@@ -103,6 +105,11 @@ class PodLoop:
     def wake_all(self) -> None:
         """Look at every pod: the cluster's reachability changed."""
         self.wake(list(self.pods.items) + list(self._dying))
+
+    @property
+    def in_burst(self) -> bool:
+        """Whether many pods are being submitted."""
+        return self._submitting >= BURST
 
     def known_uids(self) -> set[str] | None:
         """UIDs whose pod exists; None before the first list."""
@@ -250,12 +257,16 @@ class PodLoop:
     async def _perform(self, decision: Decision, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:
         uid = ref.uid
         for action in decision.actions:
-            if isinstance(action, Submit):
+            submits = isinstance(action, Submit)
+            if submits:
                 plan = self._numa.submitted(plan, self._link.census, record)
+            self._submitting += submits
             try:
                 changed = await a.act(self._scene, action, pod, plan, ref, record)
             except (NotFound, Conflict):
                 return  # the object is gone or another has its name: the watch will tell
+            finally:
+                self._submitting -= submits
             if changed is not None and uid in self.pods.items:
                 pod = self.pods.items[uid] = prune(changed)
         if decision.wake_at:

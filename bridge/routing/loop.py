@@ -18,8 +18,8 @@ from bridge.api.routing import Rule
 from bridge.kube import Kubernetes
 from bridge.kube.clock import BackOff, Clock, wait
 from bridge.kube.errors import KubeError, Unavailable
+from bridge.kube.events import EventSink
 from bridge.routing import survey
-from bridge.routing.announce import Announcer, EventSink
 from bridge.routing.decide import gates
 from bridge.routing.evaluate import Evaluator, Link
 from bridge.routing.explain import Outcome
@@ -48,12 +48,16 @@ UNBOUND = 10.0  # s after which a pod that is neither unbound nor bound is taken
 
 
 class Router:
-    """`links` by cluster. `allowed`: whether this process may write. `namespace`: the agent's own, never routed."""
+    """`links` by cluster; `placed`: the pods on each cluster's virtual node, by UID, kept true by others.
+
+    `allowed`: whether this process may write. `namespace`: the agent's own, never routed.
+    """
 
     def __init__(
         self,
         kube: Kubernetes,
         links: Mapping[str, Link],
+        placed: Mapping[str, Mapping[str, Json]],
         events: EventSink,
         clock: Clock,
         *,
@@ -61,11 +65,12 @@ class Router:
         allowed: Callable[[], bool] = lambda: True,
         metrics: Metrics | None = None,
     ) -> None:
-        self._kube, self._links, self._clock = kube, links, clock
+        self._kube, self._links, self._placed, self._clock = kube, links, placed, clock
         self._allowed, self._metrics = allowed, metrics
         system = ("kube-system", namespace)
         self.memory = Memory(kube, namespace, links, WaitModel(), clock)
-        self.watched = Watched(kube, clock, self._pod_changed, self._wake_now, self._room_changed)
+        virtual = [link.settings.node_name for link in links.values()]
+        self.watched = Watched(kube, clock, virtual, self._pod_changed, self._wake_now, self._room_changed)
         self._way = OnTheWay(self._has_job)
         self.evaluator = Evaluator(
             links, self.memory.model, clock, load=self._way.of, arrived=self._way.arrived, system=system
@@ -80,7 +85,7 @@ class Router:
         self._left: dict[str, float] = {}  # UID → monotonic: when it was no longer unbound
         self._matches: dict[str, tuple[Json, object, Json, Match]] = {}
         self._working: set[str] = set()
-        self._events = Announcer(events, clock, lambda: bool(self._working))
+        self._events = events
         self._missed: set[str] = set()  # groups that had pods to look at while they were being worked on
         self._room: tuple[float, Locals] | None = None
         self._room_dirty = True
@@ -98,7 +103,6 @@ class Router:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.watched.run(), name="routing.watched")
                 tasks.create_task(self._route(tasks), name="routing.route")
-                tasks.create_task(self._events.run(), name="routing.events")
                 tasks.create_task(self._keep_status(), name="routing.status")
                 tasks.create_task(self.memory.run(), name="routing.memory")
         finally:
@@ -111,6 +115,11 @@ class Router:
                 await self.memory.save()
         except TimeoutError:
             log.info("routing.waits_unsaved", error="no answer in time")
+
+    @property
+    def in_burst(self) -> bool:
+        """Whether gates are being opened."""
+        return bool(self._working)
 
     # What wakes it
 
@@ -166,13 +175,13 @@ class Router:
                 self._way.arrived(name, link.census, now)
 
         def gone(uid: str, cluster: str) -> bool:
-            if uid in bound:
-                return bool(bound[uid]["spec"]["nodeName"] != self._links[cluster].settings.node_name)
-            return uid not in pending and now - self._left.get(uid, now) > UNBOUND
+            if uid in self._placed[cluster]:
+                return False
+            return uid in bound or (uid not in pending and now - self._left.get(uid, now) > UNBOUND)
 
         self._way.settle(gone, now)
         self._left = {uid: at for uid, at in self._left.items() if now - at <= 6 * UNBOUND}
-        self.memory.follow(pending.keys() | bound.keys())
+        self.memory.follow(lambda uid, cluster: uid in pending or uid in self._placed[cluster])
         self._recall()
 
     def _recall(self) -> None:

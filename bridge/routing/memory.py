@@ -6,7 +6,7 @@ The ConfigMap may be lost or old without harm: the model then starts from its pr
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -49,14 +49,14 @@ class Memory:
                 self._censuses[name] = link.census
                 self.model.learn(name, link.census, self._clock.time())
 
-    def follow(self, alive: set[str]) -> None:
-        """Look at the jobs of routed pods. alive: UIDs of pods that are there."""
+    def follow(self, alive: Callable[[str, str], bool]) -> None:
+        """Look at the jobs of routed pods. alive(uid, cluster): the pod waits for a node, or is on this cluster's."""
         for uid, (cluster, shape) in list(self._sent.items()):
             seen = self._links[cluster].seen(uid)
             if seen is not None and seen.job_id is not None:
                 if self._observe(uid, cluster, shape, seen, seen.job_id):
                     self._forget(uid)
-            elif uid not in alive:
+            elif not alive(uid, cluster):
                 self._forget(uid)
 
     def _observe(self, uid: str, cluster: str, shape: Shape, seen: Observation, job_id: str) -> bool:

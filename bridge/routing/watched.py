@@ -1,9 +1,9 @@
-"""Local copies of what the router looks at: gated and unbound pods, bound pods, nodes, namespaces, rules."""
+"""Local copies of what the router looks at: gated and unbound pods, pods on other nodes, nodes, namespaces, rules."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
@@ -57,12 +57,16 @@ def prune_namespace(namespace: Json) -> Json:
 
 
 class Watched:
-    """`on_pod(type, pod)`: an unbound pod changed. `on_rules()`, `on_room()`: rules, or nodes and bound pods did."""
+    """`virtual`: our own nodes, whose pods are watched elsewhere.
+
+    `on_pod(type, pod)`: an unbound pod changed. `on_rules()`, `on_room()`: rules, or nodes and the pods on them did.
+    """
 
     def __init__(
         self,
         kube: Kubernetes,
         clock: Clock,
+        virtual: Iterable[str],
         on_pod: Callable[[str, Json], None],
         on_rules: Callable[[], None],
         on_room: Callable[[], None],
@@ -72,8 +76,9 @@ class Watched:
             kube, paths.pods(), field_selector=f"spec.nodeName=,{ALIVE}", prune=prune_pending,
             on_change=on_pod, clock=clock,
         )  # fmt: skip
+        elsewhere = "".join(f"spec.nodeName!={node}," for node in ("", *virtual))
         self.bound = Reflector(
-            kube, paths.pods(), field_selector=f"spec.nodeName!=,{ALIVE}", prune=prune_bound,
+            kube, paths.pods(), field_selector=f"{elsewhere}{ALIVE}", prune=prune_bound,
             on_change=lambda _kind, _pod: on_room(), clock=clock,
         )  # fmt: skip
         self.nodes = Reflector(kube, paths.nodes(), prune=prune_node, on_change=self._node_changed, clock=clock)
@@ -105,7 +110,7 @@ class Watched:
                 each.cancel()
 
     def living(self) -> set[str] | None:
-        """UIDs of all pods that have not ended, on whatever node; None until they have been listed."""
+        """UIDs of all pods that have not ended, but for those on our own nodes; None until they have been listed."""
         if not (self.pending.synced.is_set() and self.bound.synced.is_set()):
             return None
         return {*self.pending.items, *self.bound.items}

@@ -59,10 +59,10 @@ def bound_at_once(stage: Stage) -> list[float]:
     os.kill(pid, signal.SIGSTOP)
     try:
         stage.create(stage.pod(f"submit-{n}", f"echo {n}; sleep 1", labels={"number": str(n)}) for n in range(PODS))
+        uids = {pod["metadata"]["uid"] for pod in stage.pods() if pod["metadata"]["namespace"] == NAMESPACE}
         before = float(stage.shell("date +%s.%N"))
     finally:
         os.kill(pid, signal.SIGCONT)
-    uids = {pod["metadata"]["uid"] for pod in stage.pods() if pod["metadata"]["namespace"] == NAMESPACE}
     wait(lambda: uids <= set(stage.accepted()), "all jobs accepted", pause=1.0)
     times = sorted(at - before for uid, at in stage.accepted().items() if uid in uids)
     fifth = PODS // 5

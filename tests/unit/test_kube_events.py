@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from memorykube import MemoryKube
 from virtualtime import VirtualClock, settle
 
 from bridge.kube.errors import Forbidden
-from bridge.kube.events import ATTEMPTS, QUEUE, Recorder
+from bridge.kube.events import ATTEMPTS, LATE, QUEUE, Recorder
 from bridge.telemetry import Metrics
 
 POD = {"metadata": {"name": "hello-0", "namespace": "default", "uid": "u1"}}
@@ -39,6 +40,15 @@ async def test_the_same_thing_said_again_raises_the_count() -> None:
     await run(recorder, clock)
     assert stored(kube) == [("PBSSubmitted", "job 1", 3), ("PBSSubmitFailed", "no", 1)]
     assert [verb for verb, _ in kube.writes] == ["create", "patch", "create"]
+
+
+@pytest.mark.parametrize(("busy", "after", "told"), [(False, 0.0, 1), (True, LATE - 1, 0), (True, LATE + 1, 1)])
+async def test_in_a_burst_events_come_late(busy: bool, after: float, told: int) -> None:
+    kube, clock = MemoryKube(), VirtualClock()
+    recorder = Recorder(kube, "hpc-bridge", "host", clock=clock, busy=lambda: busy)
+    recorder.event(POD, "Normal", "PBSSubmitted", "job 1")
+    await run(recorder, clock, after)
+    assert len(kube.writes) == told
 
 
 async def test_after_a_restart_the_old_event_is_counted_on() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from memorykube import MemoryKube
 from podcases import NOW, UID, pod
-from virtualtime import VirtualClock
+from virtualtime import VirtualClock, settle
 
 from bridge.api.settings import Cluster
+from bridge.kube import paths
 from bridge.plan.model import NodeFacts
 from bridge.plan.plan import plan
-from bridge.pods.act import Scene, act, unlimited
+from bridge.pods.act import UNNOTICED, Scene, act, unlimited
 from bridge.pods.decide import Submit
 from bridge.pods.inputs import InputSource
 from bridge.pods.record import Record
@@ -59,6 +62,36 @@ async def submit(link: Link, record: Record) -> Events:
     )  # fmt: skip
     await act(scene, Submit(), THING, plan(THING, CLUSTER), JobRef("default", UID), record)
     return events
+
+
+class Slow(Link):
+    """Takes a job after some seconds of the clock."""
+
+    def __init__(self, clock: VirtualClock, seconds: float) -> None:
+        super().__init__()
+        self.clock, self.seconds = clock, seconds
+
+    async def submit(self, job: JobRequest) -> str:
+        await self.clock.sleep(self.seconds)
+        return await super().submit(job)
+
+
+@pytest.mark.parametrize(("takes", "shown"), [(UNNOTICED / 2, False), (UNNOTICED * 2, True)])
+async def test_a_submission_is_shown_if_it_takes_long(takes: float, shown: bool) -> None:
+    kube, clock = MemoryKube(), VirtualClock(NOW)
+    await kube.create(paths.pods("default"), THING)
+    link, record = Slow(clock, takes), Record()
+    scene = Scene(
+        kube=kube, link=link, events=Events(), inputs=InputSource(kube, clock), clock=clock,
+        cluster=CLUSTER, instance="i", facts=lambda: NodeFacts("pbs-alpha"), observe_submit=lambda _seconds: None,
+    )  # fmt: skip
+    action = Submit({"phase": "Pending"})
+    work = asyncio.ensure_future(act(scene, action, THING, plan(THING, CLUSTER), JobRef("default", UID), record))
+    await settle()
+    await clock.advance(takes + 0.1)
+    changed = await work
+    assert len(link.jobs) == 1
+    assert (changed or {}).get("status") == ({"phase": "Pending"} if shown else None)
 
 
 async def test_a_job_that_pbs_takes() -> None:

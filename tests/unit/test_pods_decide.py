@@ -9,8 +9,9 @@ import pytest
 from podcases import NOW, UID, absent, container, ended, pod, podrun, seen, situation
 
 from bridge.api import names
+from bridge.kube.clock import rfc3339
 from bridge.pods.containers import Waiting
-from bridge.pods.decide import Action, Annotate, Cancel, Decision, Refresh, WriteStatus, decide
+from bridge.pods.decide import Action, Annotate, Cancel, Decision, Refresh, Submit, WriteStatus, decide
 from bridge.pods.record import Failure, Record, Situation
 from bridge.pods.status import status, waits_unsatisfiable
 from pbs_adapter.models import Observation, PbsView, Seen
@@ -32,9 +33,10 @@ def words(decision: Decision) -> list[str]:
 
     def word(action: Action) -> str:
         match action:
-            case WriteStatus(fields):
+            case WriteStatus(fields) | Submit(dict(fields)):
                 waiting = [c["state"].get("waiting", {}).get("reason") for c in fields.get("containerStatuses", [])]
-                return " ".join(filter(None, ["status", fields["phase"], fields.get("reason"), *waiting]))
+                what = "status" if isinstance(action, WriteStatus) else "submit"
+                return " ".join(filter(None, [what, fields["phase"], fields.get("reason"), *waiting]))
             case Cancel(grace, force):
                 return f"cancel {grace}" + (" force" if force else "")
             case Annotate(job_id):
@@ -46,9 +48,16 @@ def words(decision: Decision) -> list[str]:
     return [word(a) for a in decision.actions]
 
 
+BOUND = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": rfc3339(NOW - 60)}]
 CASES: list[tuple[str, Situation, list[str]]] = [
     # nothing on the cluster
     ("new pod", situation(pod()), ["status Pending ContainerCreating", "submit"]),
+    ("new pod, scheduled", situation(pod(status__conditions=BOUND)), ["submit Pending ContainerCreating"]),
+    (
+        "new pod, scheduled, config missing",
+        situation(pod(status__conditions=BOUND), record={"hold": Waiting("CreateContainerConfigError", "x")}),
+        ["status Pending CreateContainerConfigError", "submit"],
+    ),
     ("first report not in", situation(pod(), sure=False), ["status Pending ContainerCreating"]),
     ("cluster away", situation(pod(), reachable=False, trouble="no route"), ["status Pending ClusterUnreachable"]),
     ("retry not due", situation(pod(), record={"retry_at": NOW + 5}), ["status Pending ContainerCreating"]),

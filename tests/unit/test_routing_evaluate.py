@@ -309,15 +309,15 @@ def test_the_model_is_told_of_the_bridges_own_jobs() -> None:
     shape = Shape(4, Gi, 60, True)
     for uid in ("runs", "gone", "never"):
         memory.sent(uid, "alpha", shape)
-    memory.follow({"runs", "gone", "never"})
+    memory.follow(lambda _uid, _cluster: True)
     assert told == []
     waiting = PbsView(Seen.PRESENT, 1.0, "Q", queue="workq", estimated=START + 90)
     link.observations["runs"] = Observation("runs", "1.alpha", pbs=waiting)
-    memory.follow({"runs", "gone"})
+    memory.follow(lambda uid, _cluster: uid != "never")
     link.observations["runs"] = Observation("runs", "1.alpha", claimed=True, pbs=waiting)
     link.observations["gone"] = Observation("gone", "2.alpha", pbs=PbsView(Seen.PRESENT, 1.0, "F"))
-    memory.follow({"runs", "gone"})
-    memory.follow({"runs", "gone"})
+    memory.follow(lambda uid, _cluster: uid != "never")
+    memory.follow(lambda uid, _cluster: uid != "never")
     assert told == [
         ("alpha", "1.alpha", "workq", "alice", shape, START, None, START, START + 90),
         ("alpha", "1.alpha", "workq", "alice", shape, START, START, START, START + 90),

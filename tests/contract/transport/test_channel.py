@@ -93,11 +93,15 @@ async def test_a_stream_is_whole_and_its_error_comes_last(connection: Connection
     chunks = [chunk async for chunk in connection.stream(head)]
     assert b"".join(chunks) == b"".join(bytes([n]) * 50_000 for n in range(40))
     failing = connection.stream({**head, "error": {"kind": "permanent", "message": "no such run"}})
-    came = 0
-    with pytest.raises(errors.Permanent, match="no such run"):
+    came: list[int] = []
+
+    async def read() -> None:
         async for chunk in failing:
-            came += len(chunk)
-    assert came == 40 * 50_000
+            came.append(len(chunk))
+
+    with pytest.raises(errors.Permanent, match="no such run"):
+        await read()
+    assert sum(came) == 40 * 50_000
 
 
 async def test_a_stalled_stream_holds_its_credit_and_blocks_nothing(connection: Connection) -> None:
