@@ -6,7 +6,7 @@ import struct
 
 import pytest
 from fuzzing import examples
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pbs_adapter.remote import wire
@@ -39,6 +39,7 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(frames, max_size=4), st.lists(st.integers(0, 4000), max_size=12), st.binary(max_size=300))
 def test_frames_survive_any_cut(sent: list[Frame], at: list[int], preamble: bytes) -> None:
+    assume(wire.MAGIC not in (preamble + wire.MAGIC)[:-1])  # who prints the magic line itself is taken at his word
     decoder = Decoder(magic=True)
     received: list[Frame] = []
     for part in cut(preamble + wire.MAGIC + b"".join(encode(frame) for frame in sent), at):
