@@ -148,7 +148,8 @@ def burst(stage: Stage) -> Iterator[Figure]:
         finally:
             started = time.time()
             os.kill(pid, signal.SIGCONT)
-        wait(lambda: len(opened(stage)) >= BURST, "gates open", 300, pause=1.0)
+        wait(lambda: sum(stage.metric("hpc_bridge_routed_total").values()) >= BURST, "gates open", 300, pause=0.5)
+        wait(lambda: len(opened(stage)) >= BURST, "all of it in the audit log", 60, pause=1.0)
     finally:
         stage.client(lambda kube: kube.delete("/apis/hpc-bridge.io/v1alpha1/routingrules/bench"))
     times = opened(stage)

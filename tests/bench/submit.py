@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import pairwise
 
+from bridge.api import names
 from tests.bench.connections import Connections
 from tests.bench.figures import Figure, median
-from tests.bench.stage import NAMESPACE, Shape, Stage, Theatre, wait
+from tests.bench.stage import NAMESPACE, Json, Shape, Stage, Theatre, wait
 
 PODS = 500
 PARALLEL = 8
@@ -24,6 +25,7 @@ def measure(theatre: Theatre) -> Iterator[Figure]:
         raw = [raw_rate(stage)]
         with connections(stage) as submitting:
             rates = bound_at_once(stage)
+        wait(lambda: all(shown(pod) for pod in stage.pods()), "every job id shown", pause=1.0)  # the agent rests again
         raw.append(raw_rate(stage))
         bare.append(bare_starts(stage))
         yield Figure(
@@ -48,6 +50,12 @@ def measure(theatre: Theatre) -> Iterator[Figure]:
         yield Figure("pbs.connections_per_min.max", max(counts), "/min", "≤ 200", counts, note)
 
 
+def shown(pod: Json) -> bool:
+    """Whether the pod tells of its job."""
+    waiting = [each["state"].get("waiting", {}) for each in pod["status"].get("containerStatuses", [])]
+    return names.JOB_ID in pod["metadata"].get("annotations", {}) and bool(waiting)
+
+
 def connections(stage: Stage) -> Connections | nullcontext[None]:
     """Counted where the server is ours."""
     return Connections(stage) if hasattr(stage.target, "server") else nullcontext()
@@ -63,7 +71,7 @@ def bound_at_once(stage: Stage) -> list[float]:
         before = float(stage.shell("date +%s.%N"))
     finally:
         os.kill(pid, signal.SIGCONT)
-    wait(lambda: uids <= set(stage.accepted()), "all jobs accepted", pause=1.0)
+    wait(lambda: uids <= set(stage.accepted()), "all jobs accepted", pause=2.0)
     times = sorted(at - before for uid, at in stage.accepted().items() if uid in uids)
     fifth = PODS // 5
     edges = [0.0, *(times[n * fifth - 1] for n in range(1, 6))]
