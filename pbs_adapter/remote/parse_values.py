@@ -89,9 +89,10 @@ def parse_pbs_time(text: Union[str, int]) -> float:
     """
     if isinstance(text, int):
         return float(text)
-    if _INTEGER.fullmatch(text.strip()):
+    text = text.strip()
+    if _INTEGER.fullmatch(text):
         return float(int(text))
-    match = _TIME.fullmatch(text.strip())
+    match = _TIME.fullmatch(text)
     if match is None or match.group(1) not in _MONTHS:
         raise ParseError("not a time: {!r}".format(text[:80]))
     day, hour, minute, second = (int(part or 0) for part in match.group(2, 3, 4, 5))
