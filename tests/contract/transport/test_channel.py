@@ -19,6 +19,8 @@ from pbs_adapter.transport.local import LocalTransport
 
 from .conftest import eventually, ssh_to
 
+NEVER = 2 * wire.CREDIT_WINDOW  # a chunk that waits for credit for ever
+
 pytestmark = pytest.mark.usefixtures("nothing_left")
 Connect = Callable[..., Any]
 
@@ -120,7 +122,7 @@ async def test_leaving_a_stream_stops_the_helper(connection: Connection) -> None
     stream = connection.stream({"op": "stream", "count": 10**9, "size": 1024})
     await anext(stream)
     await stream.aclose()
-    reading = asyncio.create_task(anext(connection.stream({"op": "stream", "count": 1, "size": 2**20})))
+    reading = asyncio.create_task(anext(connection.stream({"op": "stream", "count": 1, "size": NEVER})))
     await asyncio.sleep(0)
     reading.cancel()
     await outcome(reading)
@@ -143,7 +145,7 @@ async def test_a_cancelled_call_is_cancelled_there_too(connection: Connection) -
 async def test_a_loss_leaves_unknown_what_was_asked(connection: Connection, how: str) -> None:
     change = asyncio.create_task(connection.request({"op": "sleep", "seconds": 60}))
     look = asyncio.create_task(connection.request({"op": "sleep", "seconds": 60}, idempotent=True))
-    follow = asyncio.create_task(anext(connection.stream({"op": "stream", "count": 1, "size": 2**20})))
+    follow = asyncio.create_task(anext(connection.stream({"op": "stream", "count": 1, "size": NEVER})))
     await connection.request({"op": "echo"})
     with pytest.raises(errors.Unreachable):
         await connection.request({"op": how}, idempotent=True)
