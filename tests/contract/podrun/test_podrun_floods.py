@@ -80,7 +80,8 @@ def small(program: Path) -> Iterator[Pod]:
 
 
 FILL = "dd if=/dev/zero of=/data/fill bs=64k 2>/dev/null"
-FULL = "[ -s /data/fill ] && ! dd if=/dev/zero of=/data/more bs=64k count=1 2>/dev/null"
+# Appended: a file that is written anew each time gives back the room that it finds.
+FULL = "[ -s /data/fill ] && ! dd if=/dev/zero bs=64k count=1 2>/dev/null >>/data/more"
 
 
 @bwrap
