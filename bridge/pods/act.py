@@ -72,8 +72,10 @@ async def act(scene: Scene, action: d.Action, pod: Json, plan: Plan, ref: JobRef
             return await _annotate(scene, action, pod, record)
         case d.AnnotateSpan():
             return await _annotate_span(scene, action, pod, record)
+        case d.Submit(dict(shown)):
+            return await _submit_shown(scene, shown, pod, plan, ref, record)
         case d.Submit():
-            return await _submit_shown(scene, action, pod, plan, ref, record)
+            await _submit(scene, pod, plan, ref, record)
         case d.Refresh():
             await _refresh(scene, pod, plan, ref, record)
         case d.Cancel():
@@ -142,16 +144,14 @@ async def _annotate_span(scene: Scene, action: d.AnnotateSpan, pod: Json, record
     return changed
 
 
-async def _submit_shown(
-    scene: Scene, action: d.Submit, pod: Json, plan: Plan, ref: JobRef, record: Record
-) -> Json | None:
+async def _submit_shown(scene: Scene, shown: Json, pod: Json, plan: Plan, ref: JobRef, record: Record) -> Json | None:
     work = asyncio.ensure_future(_submit(scene, pod, plan, ref, record))
     timer = asyncio.ensure_future(scene.clock.sleep(UNNOTICED))
     changed = None
     try:
-        await asyncio.wait({work, timer} if action.shown else {work}, return_when=asyncio.FIRST_COMPLETED)
-        if action.shown and not work.done():
-            changed = await _write_status(scene, d.WriteStatus(action.shown), pod, record)
+        await asyncio.wait({work, timer}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            changed = await _write_status(scene, d.WriteStatus(shown), pod, record)
     except asyncio.CancelledError:
         work.cancel()
         raise
