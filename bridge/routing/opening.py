@@ -19,7 +19,6 @@ log = structlog.get_logger(__name__)
 
 Json = dict[str, Any]
 ATTEMPTS = 4
-IN_TIME, AT_ONCE = 4.5, 8  # s that a burst may take one gate at a time; else so many of a rule at the same time
 
 
 async def carry_out(kube: Kubernetes, pod: Json, outcome: Outcome) -> Json | None:
@@ -76,18 +75,6 @@ def _patch(pod: Json, outcome: Outcome, written: str) -> gate.Patch:
     return gate.patch(
         pod, to.cluster, written, selector=outcome.verdict.selector, queue=to.queue, one_domain=one_domain
     )
-
-
-def at_once(spent: float, opened: int, left: int) -> int:
-    """How many gates of a rule may be opened at the same time.
-
-    One, so that nobody overtakes; more where the burst would take too long. A pod may then be overtaken by the seven
-    behind it. spent: seconds for the `opened` ones; left: how many there are still.
-
-    >>> at_once(0.0, 0, 1000), at_once(0.4, 100, 900), at_once(1.0, 100, 900)
-    (1, 1, 8)
-    """
-    return AT_ONCE if opened and spent + left * spent / opened > IN_TIME else 1
 
 
 def released(pod: Json) -> bool:

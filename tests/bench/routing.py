@@ -7,6 +7,7 @@ The burst is real: a thousand pods are created while the agent is stopped, and t
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -21,8 +22,8 @@ from bridge.kube import paths
 from bridge.kube.clock import SystemClock, rfc3339
 from bridge.routing.evaluate import Evaluator
 from bridge.routing.local import Locals
+from bridge.routing.loop import AT_ONCE
 from bridge.routing.onway import OnTheWay
-from bridge.routing.opening import AT_ONCE
 from bridge.routing.waits import WaitModel
 from pbs_adapter import cluster_convert as convert
 from pbs_adapter.models import Census, Observation
@@ -161,6 +162,10 @@ def burst(stage: Stage) -> Iterator[Figure]:
     place = {name: index for index, (name, _) in enumerate(arrived)}
     most = max(index - place[name] for index, name in enumerate(order))
     yield Figure("route.overtaken", float(most), "", f"≤ {AT_ONCE - 1}", (), "most later pods whose gate opened before")
+    second = {pod["metadata"]["name"]: str(pod["metadata"]["creationTimestamp"]) for pod in stage.pods()}
+    seconds = [second[name] for name in order]
+    later = sum(after < before for before, after in itertools.pairwise(seconds))
+    yield Figure("route.overtaken_by_later", float(later), "", "≤ 0", (), "gates opened before an earlier second's")
 
 
 def accepted(stage: Stage) -> bool:

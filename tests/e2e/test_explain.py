@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from world import World, pod, until
+from world import World, plain, until
 
 from bridge.testbed.errors import TestbedError
 from bridge.testbed.local_nodes import LocalNodes
@@ -52,17 +52,8 @@ def accepted(world: World) -> bool:
 def gated(world: World) -> bool:
     """Whether pods of the namespace get the gate: policies reach the API server's caches after a moment."""
     argv = ("create", "--dry-run=server", "-o", "json", "-n", SPACE, "-f", "-")
-    done = world.kubectl(*argv, input=json.dumps(plain("probe")), check=False)
+    done = world.kubectl(*argv, input=json.dumps(plain("probe", SPACE)), check=False)
     return "hpc-bridge.io/routing" in done.stdout
-
-
-def plain(name: str, cpu: str = "1", namespace: str = SPACE, labels: dict[str, str] | None = None) -> Json:
-    """A pod as its author writes it, who knows nothing of clusters."""
-    thing = pod(name, "echo ran")
-    thing["metadata"] |= {"namespace": namespace, "labels": labels or {}}
-    del thing["spec"]["runtimeClassName"]
-    thing["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu, "memory": "64Mi"}}
-    return thing
 
 
 def explain(world: World, *args: str) -> Json:
@@ -82,7 +73,7 @@ def ended(world: World, name: str, namespace: str = SPACE) -> tuple[str, Json]:
 
 
 def test_a_pod_goes_where_explain_said_it_would_go(world: World, tmp_path: Path) -> None:
-    thing = plain("large", cpu="12")
+    thing = plain("large", SPACE, cpu="12")
     file = tmp_path / "pod.yaml"
     file.write_text(yaml.safe_dump(thing))
     before = explain(world, str(file))
@@ -105,24 +96,26 @@ def test_a_pod_goes_where_explain_said_it_would_go(world: World, tmp_path: Path)
 
 
 def test_a_pod_that_fits_the_local_cluster_stays_there(world: World) -> None:
-    world.apply(plain("small"))
+    world.apply(plain("small", SPACE))
     node, recorded = ended(world, "small")
     assert node == "local-e"
     assert (recorded["to"], recorded["decision"]) == ("local", "local")
 
 
 def test_a_pod_that_opts_out_is_not_touched(world: World) -> None:
-    world.apply(plain("out", labels={"hpc-bridge.io/route": "never"}))
+    out = plain("out", SPACE)
+    out["metadata"]["labels"] = {"hpc-bridge.io/route": "never"}
+    world.apply(out)
     assert ended(world, "out") == ("local-e", {})
 
 
 def test_other_namespaces_are_not_touched(world: World) -> None:
-    world.apply(plain("elsewhere", namespace=PLAIN))
+    world.apply(plain("elsewhere", PLAIN))
     assert ended(world, "elsewhere", PLAIN) == ("local-e", {})
 
 
 def test_what_was_decided_can_be_changed_by_nobody_else(world: World) -> None:
-    world.apply(plain("kept"))
+    world.apply(plain("kept", SPACE))
     _, recorded = ended(world, "kept")
     with pytest.raises(TestbedError, match="hpc-bridge alone"):
         world.kubectl("annotate", "pod", "kept", "-n", SPACE, f"{ROUTE}=mine", "--overwrite")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from world import World, condition, pod, until
+from world import World, condition, plain, until
 
 from bridge.kube.clock import parse_rfc3339
 from bridge.testbed.local_nodes import LocalNodes
@@ -47,12 +47,8 @@ def rule(name: str, **spec: Any) -> Json:
 
 
 def gated(name: str, cpu: str = "1", **spec: Any) -> Json:
-    """A pod as its author writes it: nothing about clusters."""
-    thing = pod(name, "echo ran; sleep 1", **spec)
-    thing["metadata"]["namespace"] = SPACE
-    del thing["spec"]["runtimeClassName"]
-    thing["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu, "memory": "64Mi"}}
-    return thing
+    """A pod of the namespace that is routed."""
+    return plain(name, SPACE, cpu=cpu, command="echo ran; sleep 1", **spec)
 
 
 def route(world: World, name: str, timeout: float = 60) -> Json:

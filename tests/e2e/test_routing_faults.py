@@ -6,19 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from faultkit import Points, await_phases, history, kill_agent
-from world import Json, World, pod, until
+from world import World, plain, until
 
 GATE = "hpc-bridge.io/routing"
 SPACE = "killed"
-
-
-def gated(name: str) -> Json:
-    """A pod as its author writes it."""
-    thing = pod(name, "echo ran")
-    thing["metadata"]["namespace"] = SPACE
-    del thing["spec"]["runtimeClassName"]
-    thing["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1", "memory": "64Mi"}}
-    return thing
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +36,7 @@ def is_gated(world: World, name: str) -> bool:
 def test_killed_while_deciding(world: World, points: Points, point: str) -> None:
     names = [f"{point.replace('.', '-')}-{number}" for number in range(3)]
     for name in names:
-        thing = gated(name)
+        thing = plain(name, SPACE)
         thing["spec"]["schedulingGates"] = [{"name": "test/wait"}]
         world.apply(thing)
     uids = {name: world.pod(name, SPACE)["metadata"]["uid"] for name in names}
@@ -68,3 +59,36 @@ def test_killed_while_deciding(world: World, points: Points, point: str) -> None
     assert [len(jobs.get(uid, [])) for uid in uids.values()] == [1, 1, 1]
     for name in names:
         assert '"to":"alpha"' in world.pod(name, SPACE)["metadata"]["annotations"]["status.hpc-bridge.io/route"]
+
+
+def test_routed_in_order_when_the_agent_is_back(world: World, points: Points) -> None:
+    """Pods of one second go together; nobody overtakes a pod of an earlier second."""
+    world.stop_agent()
+    first, second, later = created = ["order-first", "order-second", "order-later"]
+
+    def stamps(*names: str) -> list[str]:
+        return [world.pod(name, SPACE)["metadata"]["creationTimestamp"] for name in names]
+
+    def in_one_second() -> bool:
+        world.kubectl("delete", "pods", "-n", SPACE, "--ignore-not-found", first, second)
+        world.apply(plain(first, SPACE), plain(second, SPACE))
+        return len(set(stamps(first, second))) == 1
+
+    def in_a_later_one() -> bool:
+        world.kubectl("delete", "pods", "-n", SPACE, "--ignore-not-found", later)
+        world.apply(plain(later, SPACE))
+        return stamps(later) > stamps(first)
+
+    until(in_one_second, "two pods of the same second")
+    until(in_a_later_one, "one of a later second")
+    assert all(is_gated(world, name) for name in created)
+    uid = world.pod(first, SPACE)["metadata"]["uid"]
+    points.arm("route.before", uid)
+    try:
+        world.agent.start()
+        until(lambda: points.reached("route.before", uid), "the agent is about to open the first gate")
+        world.wait_phase(second, "Succeeded", namespace=SPACE)
+        assert [is_gated(world, name) for name in created] == [True, False, True]
+    finally:
+        points.release()
+    await_phases(world, dict.fromkeys(created, "Succeeded"), "-n", SPACE, *created)
