@@ -2,8 +2,8 @@
 
 Pods of one rule are decided about one after the other, in the order in which they came, and no gate is opened before
 those of an earlier second (`creationTimestamp`) are; of the same second a few are opened at the same time, since one by
-one the API server takes twice as long. Rules do not wait for each other.
-Everything is decided anew each time from what Kubernetes and the clusters show, so the agent may be killed anywhere.
+one the API server takes twice as long. Rules do not wait for each other. Everything is decided anew each time from what
+Kubernetes and the clusters show, so the agent may be killed anywhere.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class Router:
         self._allowed, self._metrics = allowed, metrics
         system = ("kube-system", namespace)
         self.memory = Memory(kube, namespace, links, WaitModel(), clock)
+        self._wake = asyncio.Event()
         virtual = [link.settings.node_name for link in links.values()]
-        self.watched = Watched(kube, clock, virtual, self._pod_changed, self._wake_now, self._room_changed)
+        self.watched = Watched(kube, clock, virtual, self._pod_changed, self._wake.set, self._room_changed)
         self._way = OnTheWay(self._has_job)
         self.evaluator = Evaluator(
             links, self.memory.model, clock, load=self._way.of, arrived=self._way.arrived, system=system
         )
         self._books = RuleBooks(kube, clock, system)
-        self._wake = asyncio.Event()
         self._arrival: dict[str, tuple[str, int]] = {}
         self._done: dict[str, str | None] = {}  # UID → cluster, None: local; until the watch shows it
         self._told: dict[str, tuple[str, str | None]] = {}
@@ -129,9 +129,6 @@ class Router:
     def wake(self, *_: object) -> None:
         """A cluster's health, census or jobs changed."""
         self.memory.learn()
-        self._wake.set()
-
-    def _wake_now(self) -> None:
         self._wake.set()
 
     def _room_changed(self) -> None:

@@ -7,18 +7,17 @@ nothing here is off (fsync, leader election, profiling, the components' own HTTP
 from __future__ import annotations
 
 import json
-import ssl
-import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from bridge.testbed.certs import KUBELET_CLIENT, CertificateAuthority
-from bridge.testbed.errors import TestbedError
 from bridge.testbed.kubectl import write_kubeconfig
-from bridge.testbed.processes import Process, ProcessGroup, accepts, free_ports
+from bridge.testbed.processes import Process, ProcessGroup, free_ports
 
 SERVICE_RANGE = "10.96.0.0/16"
+START_TIMEOUT = 180.0  # s until the API server is ready
 API_SERVER_NAMES = (
     *("127.0.0.1", "10.96.0.1", "localhost"),
     *("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"),
@@ -63,14 +62,11 @@ class Layout:
 class Backend(Protocol):
     """A way to run a control plane."""
 
-    def start(self) -> None:
-        """Start everything; returns when the API server accepts connections."""
+    def start(self, ready: Callable[[], bool]) -> None:
+        """Start everything; returns when the API server is `ready`. Raises TestbedError when it ends before."""
 
-    def restart_apiserver(self) -> None:
-        """Stop the API server and start it at the same address with the same data."""
-
-    def revive(self) -> None:
-        """Start again what has given up waiting for the API server."""
+    def restart_apiserver(self, ready: Callable[[], bool]) -> None:
+        """Stop the API server and start it at the same address with the same data; otherwise as `start`."""
 
     def stop(self) -> None:
         """Stop everything; harmless when stopped."""
@@ -139,7 +135,6 @@ class Components:
         self._folder = folder
         self._processes = ProcessGroup()
         self._apiserver: Process | None = None
-        self._clients: dict[str, Process] = {}
         client, peer = free_ports(2)
         self._etcd_client, self._etcd_peer = f"https://127.0.0.1:{client}", f"https://127.0.0.1:{peer}"
         ca = layout.ca
@@ -148,32 +143,22 @@ class Components:
         self._kubelet_pair = ca.write("kubelet-client", KUBELET_CLIENT)
         self._account_keys = ca.write_service_account_key()
 
-    def start(self) -> None:
-        """Start etcd and the API server; then the two that give up after 20 s if their roles are not there by then."""
-        self._run("etcd", self._etcd_argv())
-        self._start_apiserver().wait_until(lambda: _ready(self._layout), "answer to /readyz", 180.0)
-        for name in ("kube-controller-manager", "kube-scheduler"):
-            self._clients[name] = self._run(name, self._client_argv(name))
+    def start(self, ready: Callable[[], bool]) -> None:
+        """Start etcd and the API server; then the two that give up after a while if their roles are not there by then.
 
-    def restart_apiserver(self) -> None:
-        """Stop the API server as a node reboot would, and start it again."""
+        See `Backend.start`.
+        """
+        self._run("etcd", self._etcd_argv())
+        self._start_apiserver(ready)
+        for name in ("kube-controller-manager", "kube-scheduler"):
+            self._run(name, self._client_argv(name))
+
+    def restart_apiserver(self, ready: Callable[[], bool]) -> None:
+        """Stop the API server as a node reboot would, and start it again. See `Backend.restart_apiserver`."""
         if self._apiserver is not None:
             self._apiserver.stop()
             self._processes.remove(self._apiserver)
-        self._start_apiserver()
-
-    def revive(self) -> None:
-        """The controller-manager ends when the API server is not healthy ten seconds after its start.
-
-        Raises TestbedError when the API server itself has ended: a port taken meanwhile, or a flag it does not know.
-        """
-        if self._apiserver is not None and not self._apiserver.running:
-            raise TestbedError(f"the API server ended ({self._apiserver.returncode}):\n{self._apiserver.tail()}")
-        for name, process in list(self._clients.items()):
-            if not process.running:
-                process.stop()
-                self._processes.remove(process)
-                self._clients[name] = self._run(name, self._client_argv(name))
+        self._start_apiserver(ready)
 
     def stop(self) -> None:
         """Stop all four."""
@@ -188,10 +173,9 @@ class Components:
         process = Process(name, [self._folder / name, *flags], log=self._layout.logs / f"{name}.log", grace=2)
         return self._processes.add(process)
 
-    def _start_apiserver(self) -> Process:
+    def _start_apiserver(self, ready: Callable[[], bool]) -> None:
         self._apiserver = self._run("kube-apiserver", self._apiserver_argv())
-        self._apiserver.wait_until(lambda: accepts(self._layout.port), "open port")
-        return self._apiserver
+        self._apiserver.wait_until(ready, "answer to /readyz", START_TIMEOUT)
 
     def _etcd_argv(self) -> list[str]:
         certificate, key = self._etcd_pair
@@ -260,13 +244,3 @@ def prepare(layout: Layout) -> None:
     """Make the folders and the audit policy that every backend expects."""
     layout.logs.mkdir(parents=True, exist_ok=True)
     layout.audit_policy.write_text(json.dumps(audit_policy(), indent=1))
-
-
-def _ready(layout: Layout) -> bool:
-    """Whether the API server serves, built-in roles included; anybody may ask."""
-    context = ssl.create_default_context(cafile=str(layout.ca.cert_file))
-    try:
-        with urllib.request.urlopen(f"{layout.url}/readyz", timeout=5, context=context) as answer:
-            return bool(answer.status == 200)
-    except OSError:  # no connection, no answer, or an HTTP error
-        return False

@@ -78,8 +78,8 @@ class ControlPlane:
             write_kubeconfig(self.admin_kubeconfig, self.url, self.ca_file, certificate=(certificate, key))
             self._backend = self._choose()
             self._progress("starting the control plane")
-            self._backend.start()
-            self.wait_ready()
+            self._backend.start(self._ready)
+            self._wait_controllers()
             # The least that lets the API server fetch logs and exec, instead of system:masters.
             binding = ["clusterrolebinding", "testbed-kubelet-api", "--clusterrole=system:kubelet-api-admin"]
             self.kubectl("create", *binding, f"--user={KUBELET_CLIENT}")
@@ -111,23 +111,21 @@ class ControlPlane:
         """Stop the API server, start it at the same address with the same data, wait until it is ready."""
         if self._backend is None:
             raise TestbedError("the control plane is not running")
-        self._backend.restart_apiserver()
-        self.wait_ready()
+        self._backend.restart_apiserver(self._ready)
+        self._wait_controllers()
 
-    def wait_ready(self, timeout: float = 180.0) -> None:
-        """Wait until the API server is ready and the default ServiceAccount exists."""
+    def _ready(self) -> bool:
+        """Whether the API server serves, built-in roles included."""
+        return self._get("/readyz") == 200
+
+    def _wait_controllers(self, timeout: float = 60.0) -> None:
+        """Wait until the default ServiceAccount exists."""
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
         deadline = time.monotonic() + timeout
-        reported = time.monotonic()
-        for path in ("/readyz", "/api/v1/namespaces/default/serviceaccounts/default"):
-            while (status := self._get(path)) != 200:
-                if time.monotonic() > deadline:
-                    raise TestbedError(f"the control plane is not ready: {path} answers {status}; logs in {self.logs}")
-                if time.monotonic() - reported >= 1:
-                    reported = time.monotonic()
-                    if self._backend is not None:
-                        self._backend.revive()
-                    self._progress(f"waiting for the control plane ({path})")
-                time.sleep(0.05)
+        while (status := self._get(path)) != 200:
+            if time.monotonic() > deadline:
+                raise TestbedError(f"the control plane is not ready: {path} answers {status}; logs in {self.logs}")
+            time.sleep(0.05)
 
     def _get(self, path: str) -> int | None:
         """The status of a GET as administrator; None when there is no answer."""

@@ -19,9 +19,9 @@ from collections.abc import Callable
 
 from bridge.testbed.build import VERSION, Progress
 from bridge.testbed.certs import CertificateAuthority, write_private
-from bridge.testbed.components import Layout, apiserver_flags, controller_manager_flags
+from bridge.testbed.components import START_TIMEOUT, Layout, apiserver_flags, controller_manager_flags
 from bridge.testbed.errors import TestbedError
-from bridge.testbed.processes import Process, accepts, free_ports
+from bridge.testbed.processes import Process, free_ports
 
 IMAGE = f"rancher/k3s:v{VERSION}-k3s1"
 
@@ -74,8 +74,8 @@ class K3sContainer:
             (tls / f"{stem}.crt").write_bytes(ca.cert_file.read_bytes())
             write_private(tls / f"{stem}.key", ca.key_file.read_bytes())
 
-    def start(self) -> None:
-        """Run the container; returns when the API server accepts connections."""
+    def start(self, ready: Callable[[], bool]) -> None:
+        """Run the container. See `Backend.start`."""
         docker = shutil.which("docker")
         if docker is None:
             raise TestbedError("the docker command has gone")
@@ -97,15 +97,12 @@ class K3sContainer:
         ]
         remove = [docker, "rm", "--force", self._name]
         self._process = Process("k3s", argv, log=layout.logs / "k3s.log", grace=10, afterwards=[remove])
-        self._process.wait_until(lambda: accepts(layout.port), "open port", timeout=120)
+        self._process.wait_until(ready, "answer to /readyz", START_TIMEOUT)
 
-    def restart_apiserver(self) -> None:
+    def restart_apiserver(self, ready: Callable[[], bool]) -> None:
         """Stop and start the container; the data stays."""
         self.stop()
-        self.start()
-
-    def revive(self) -> None:
-        """One program is all of it."""
+        self.start(ready)
 
     def stop(self) -> None:
         """Stop and remove the container."""

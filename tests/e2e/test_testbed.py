@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
@@ -69,6 +70,14 @@ def test_the_three_ways_are_named_when_there_is_none(tmp_path: Path, monkeypatch
 
 
 # --- the control plane
+
+
+def test_an_api_server_that_ends_while_it_starts_is_told_of_and_nothing_is_left(tmp_path: Path) -> None:
+    control_plane = ControlPlane(workdir=tmp_path / "work")
+    with socket.create_server(("127.0.0.1", control_plane.layout.port)):
+        with pytest.raises(TestbedError, match=r"kube-apiserver ended with status 1:(?s:.*)address already in use"):
+            control_plane.start()
+        assert control_plane.pids == []
 
 
 def test_kubectl_answers(control_plane: ControlPlane) -> None:
