@@ -21,13 +21,14 @@ MANAGER = (
     'create queue closed queue_type=e,enabled=f,started=f', 'create queue longq queue_type=e,enabled=t,started=f',
 )  # fmt: skip
 SCRIPTS = r"""
-rm -f go.*
+rm -f go.* trapped.*
 wait='until [ -e "$PBS_O_WORKDIR/go.$PBS_JOBID" ]; do sleep 0.1; done'
 printf '#!/bin/bash\n#PBS -N ok-job\n#PBS -l select=1:ncpus=4:mem=1gb,walltime=00:05:00\n' > ok.sh
 printf '%s\n' 'echo hello' "$wait" 'echo err >&2; exit 0' >> ok.sh
 printf '#!/bin/bash\nexit 3\n' > fail.sh
 printf '#!/bin/bash\nkill -9 $$\n' > kill9.sh
-printf '%s\n' '#!/bin/bash' "at_end() { $wait; exit 7; }" 'trap at_end TERM' 'sleep 600 & wait' > term.sh
+printf '%s\n' '#!/bin/bash' "at_end() { $wait; exit 7; }" 'trap at_end TERM' \
+  'touch "$PBS_O_WORKDIR/trapped.$PBS_JOBID"' 'sleep 600 & wait' > term.sh
 printf '#!/bin/bash\nsleep 1\n' > short.sh
 printf '%s\n' '#!/bin/bash' "$wait" 'exit $((PBS_ARRAY_INDEX % 2))' > arr.sh
 """
@@ -116,6 +117,7 @@ class Session:
         self._deletions()
         self._odd_values()
         self._until("qstat -f -F json $(qselect -N rerun)", lambda jobs: self._used(jobs) >= {"rerun"})
+        self._trapped(self.ids[self._first_id("qrerun")])
         self._records(["qdel_all", "jobs_none"])
         return self.results
 
@@ -125,6 +127,11 @@ class Session:
 
     def _go(self, *ids: str) -> None:
         self._sh("touch " + " ".join(f"'go.{job_id}'" for job_id in ids))
+
+    def _trapped(self, *ids: str) -> None:
+        """Wait until these run so far that they do not die of SIGTERM."""
+        quoted = " ".join(f"'{job_id}'" for job_id in ids)
+        self._sh(f'for id in {quoted}; do until [ -e "trapped.$id" ]; do sleep 0.1; done; done')
 
     def _half_done(self, jobs: list[dict[str, Any]]) -> bool:
         """The first jobs have finished, and those that waited for them run and have been reported on."""
@@ -145,6 +152,7 @@ class Session:
         self._learn("term", "job_after_qdel_running", term)
         self._learn("arr2", "job_after_qdel_subjob", array)
         self._wait(lambda jobs: self._used(jobs) >= {"term"})
+        self._trapped(term, *(array.replace("[]", f"[{index}]") for index in range(4)))
         self._until(f"qstat -t -f -F json '{array}'", lambda jobs: sum("session_id" in job for job in jobs) == 4)
         self._go(term, array.replace("[]", "[1]"))
         self._records(["qdel_running", "qdel_subjob_running"])
@@ -153,12 +161,16 @@ class Session:
         self._records(["job_after_qdel_running", "job_after_qdel_subjob"])
         rerun = self._sh("qsub -N rerun term.sh")
         self._wait(lambda jobs: self._used(jobs) >= {"rerun"})
-        self.ids[next(iter(re.findall(r"\d+\.[\w-]+", self._recording("qrerun").command)))] = rerun
+        self._sh(f"rm trapped.{rerun}")
+        self.ids[self._first_id("qrerun")] = rerun
         self._records(["qrerun", "jobs_after_rerun"])
 
     def _odd_values(self) -> None:
         self._records(["qsub_odd_environment", "jobs_odd_environment", "jobs_odd_environment_text"])
         self._records(["qsub_numeric_looking_values", "jobs_numeric_looking_values"])
+
+    def _first_id(self, name: str) -> str:
+        return re.findall(r"\d+\.[\w-]+", self._recording(name).command)[0]
 
     def _recording(self, name: str) -> Recording:
         return Recording.load(self.runner.dialect, name)
