@@ -66,6 +66,7 @@ class Rooms:
 
     def __init__(self) -> None:
         self._census: Census | None = None
+        self._with_vnodes: frozenset[str | None] = frozenset()  # queues that have vnodes of their own
         self._free: dict[tuple[str, str, bool], tuple[Counter[tuple[int, int]], int]] = {}
 
     def of(self, options: JobOptions, place: Placement, census: Census, *, broken: bool = True) -> Room:
@@ -75,6 +76,7 @@ class Rooms:
         """
         if census is not self._census:
             self._census, self._free = census, {}
+            self._with_vnodes = frozenset(vnode.queue for vnode in census.vnodes)
         free, cores = self._queue(place.queues[0] if place.queues else "", census, broken)
         asked = max(1, options.ncpus), max(1, options.mem_bytes)
         slots = sum(many * min(cpus // asked[0], mem // asked[1]) for (cpus, mem), many in free.items())
@@ -85,9 +87,8 @@ class Rooms:
         return Room(0 if place.now is False else slots, cores, free_mem)
 
     def _queue(self, name: str, census: Census, broken: bool) -> tuple[Counter[tuple[int, int]], int]:
-        own = any(vnode.queue == name for vnode in census.vnodes) if name else False
         partition = next((queue.partition for queue in census.queues if queue.name == name), "")
-        key = (name if own else "", partition or "", broken)
+        key = (name if name in self._with_vnodes else "", partition or "", broken)
         if key not in self._free:
             self._free[key] = _free(census, *key)
         return self._free[key]
