@@ -97,6 +97,11 @@ def status_of(world: World, name: str) -> Json:
     return found
 
 
+def generation_known(world: World, name: str) -> int:
+    accepted = condition({"status": status_of(world, name)}, "Accepted")
+    return int(accepted.get("observedGeneration", 0))
+
+
 def test_a_pod_that_can_go_stays_where_there_is_room(rules: World) -> None:
     rules.apply(rule("can"), gated("stays"))
     decided = route(rules, "stays")
@@ -144,9 +149,34 @@ def test_a_pod_without_a_rule_is_released_at_once(rules: World) -> None:
     assert "no rule is for it" in rules.wait_event("no-rule", "Routed", namespace=SPACE)
 
 
-def test_a_full_cluster_gets_nothing_when_the_other_has_room(rules: World) -> None:
+@pytest.fixture
+def full_beta(rules: World) -> World:
+    """Beta has no free core, and its census says so."""
     rules.clusters["beta"].keep_busy(60)
     until(lambda: census_free(rules, "beta") == 0, "beta's census shows it", 90)
+    return rules
+
+
+def test_a_notebook_goes_where_it_will_start_in_time_or_is_told_that_nowhere_is_likely_to(full_beta: World) -> None:
+    soon = {"mode": "must", "startWithin": "20s"}
+    full_beta.apply(
+        rule("soon", **soon, candidates=[{"cluster": "beta"}, {"cluster": "alpha", "penaltySeconds": 3600}])
+    )
+    full_beta.apply(gated("notebook"))
+    decided = route(full_beta, "notebook")
+    chances = {each["cluster"]: each["startsInTime"] for each in decided["candidates"]}
+    assert (decided["to"], decided["note"]) == ("alpha", "")
+    assert chances["alpha"] > chances["beta"]
+    full_beta.apply(rule("soon", **soon, candidates=[{"cluster": "beta"}]))
+    until(lambda: generation_known(full_beta, "soon") == 2, "the agent knows the new rule", 30)
+    full_beta.apply(gated("late"))
+    assert route(full_beta, "late")["to"] == "beta"
+    message = full_beta.wait_event("late", "Routed", namespace=SPACE)
+    assert "nowhere is it likely to start within 20 s" in message
+
+
+def test_a_full_cluster_gets_nothing_when_the_other_has_room(full_beta: World) -> None:
+    rules = full_beta
     rules.apply(rule("start", mode="must", objective="earliestStart"))
     rules.apply(*(gated(f"free-{n}", "4") for n in range(4)))
     decided = [route(rules, f"free-{n}") for n in range(4)]
