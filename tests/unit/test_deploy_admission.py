@@ -52,7 +52,9 @@ def test_kyvernos_policy_has_the_same_effect() -> None:
     ]
     never = {"resources": {"selector": {"matchLabels": {names.ROUTE: "never"}}}}
     assert gate["exclude"]["any"] == [{"resources": {"namespaces": [*SYSTEM]}}, never]
-    assert gate["mutate"]["patchStrategicMerge"] == {"spec": {"schedulingGates": [{"name": names.GATE}]}}
+    others = f"(request.object.spec.schedulingGates || `[]`)[?name != '{names.GATE}']"
+    gates = f'{{{{ [{others}, `[{{"name": "{names.GATE}"}}]`][] }}}}'
+    assert gate["mutate"]["patchStrategicMerge"] == {"spec": {"schedulingGates": gates}}
     assert transfer["exclude"]["any"] == [{"resources": {"namespaces": [*SYSTEM]}}]
 
 
