@@ -1,9 +1,8 @@
 """The router: for each gated pod finds the rule, chooses, opens the gate, and says why.
 
-Pods of one rule are decided about one after the other, in the order in which they came, and no gate is opened before
-those of an earlier second (`creationTimestamp`) are; of the same second a few are opened at the same time, since one by
-one the API server takes twice as long. Rules do not wait for each other. Everything is decided anew each time from what
-Kubernetes and the clusters show, so the agent may be killed anywhere.
+Pods of one rule are decided about one after the other, and their gates are opened in the order in which they came; see
+`at_once` for large bursts. Rules do not wait for each other. Everything is decided anew each time from what Kubernetes
+and the clusters show, so the agent may be killed anywhere.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from bridge.routing.gate import tolerated
 from bridge.routing.local import Locals, asks
 from bridge.routing.memory import Memory
 from bridge.routing.onway import OnTheWay
-from bridge.routing.opening import as_gated, carry_out, recorded, released
+from bridge.routing.opening import as_gated, at_once, carry_out, recorded, released
 from bridge.routing.rules import Match
 from bridge.routing.status import RuleBooks
 from bridge.routing.waits import Shape, WaitModel
@@ -46,7 +45,6 @@ SETTLE = 30.0  # s after the start in which a cluster not heard of yet is still 
 ROOM_HOLDS = 1.0  # s for which the free room on local nodes is not counted anew
 STATUS_EVERY = 5.0
 REFUSED_PAUSE = 30.0  # s after a patch that the API server refused
-AT_ONCE = 8  # gates opened at the same time, of pods of one rule that came in the same second
 UNBOUND = 10.0  # s after which a pod that is neither unbound nor bound is taken to be gone: two watches tell of it
 
 
@@ -231,7 +229,7 @@ class Router:
         return gates(pod)[0] or released(pod)
 
     async def _work(self, name: str, uids: list[str]) -> None:
-        """Decide about one pod after the other, and open gates in that order, those of one second a few at a time."""
+        """Decide about one pod after the other, and open gates in that order."""
         opening: deque[asyncio.Task[None]] = deque()
         last = ""
         try:
@@ -241,7 +239,7 @@ class Router:
                 if step is None:
                     continue
                 second, _ = self._arrival.get(uid, ("", 0))
-                while len(opening) >= (AT_ONCE if second == last else 1):
+                while len(opening) >= at_once(second, last, len(uids)):
                     await opening.popleft()
                 last = second
                 opening.append(asyncio.ensure_future(self._act(*step)))

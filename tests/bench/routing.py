@@ -22,8 +22,8 @@ from bridge.kube import paths
 from bridge.kube.clock import SystemClock, rfc3339
 from bridge.routing.evaluate import Evaluator
 from bridge.routing.local import Locals
-from bridge.routing.loop import AT_ONCE
 from bridge.routing.onway import OnTheWay
+from bridge.routing.opening import AT_ONCE
 from bridge.routing.waits import WaitModel
 from pbs_adapter import cluster_convert as convert
 from pbs_adapter.models import Census, Observation
