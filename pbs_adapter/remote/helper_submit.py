@@ -23,8 +23,8 @@ from .helper_volumes import File, Volume
 from .parse import ErrorClass
 
 _LOCK = "submit.lock"
-#: The shell tells its process id before it becomes job.qsub, so that a later helper can see whether it still runs.
-_RUN = ["/bin/sh", "-c", "echo $$ >submit.lock/pid && exec /bin/sh job.qsub"]
+#: The shell tells its process id before it runs job.qsub, so that a later helper can see whether it still does.
+_RUN = ["/bin/sh", "-c", "echo $$ >submit.lock/pid && . ./job.qsub"]
 _NO_QSUB = (126, 127)  # the shell found none: a mistake in the cluster's settings, not the pod's
 _SETTLE = 2.0  # between the two look-ups that say "no such job", s
 _CANCELLED = OpError("permanent", "cancelled before it was submitted")
