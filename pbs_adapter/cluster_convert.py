@@ -143,7 +143,7 @@ def _jobs(head: Json, body: bytes) -> tuple[tuple[CensusJob, ...], float] | None
 def _job(row: parse.TableRow) -> CensusJob:
     """Owners, queues and states are few: twenty thousand jobs share their strings."""
     return CensusJob(
-        id=row.job_id,
+        number=row.job_id.partition(".")[0],
         owner=sys.intern(row.user),
         queue=sys.intern(row.queue),
         ncpus=row.tsk,

@@ -137,12 +137,13 @@ class JobsReport:
 class CensusJob:
     """One job of anyone, as far as the account may see it, from the cheapest table that PBS prints.
 
-    `owner` and `queue` may be cut (then they end with `*`). `ncpus` are all CPUs of its `chunks`; None where the job
-    asked for none. `walltime` and `elapsed` are whole minutes in seconds; `elapsed` is None before the start.
+    `number` is the id up to the server's name, which may be cut: `12`, `12[]`. `owner` and `queue` may be cut too (then
+    they end with `*`). `ncpus` are all CPUs of its `chunks`; None where the job asked for none. `walltime` and
+    `elapsed` are whole minutes in seconds; `elapsed` is None before the start.
     `state` is PBS's letter. An array is one job. `mem` is in bytes.
     """
 
-    id: str
+    number: str
     owner: str
     queue: str
     ncpus: int | None

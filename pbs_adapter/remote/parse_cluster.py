@@ -5,6 +5,7 @@ Resources are typed (bytes, seconds, numbers; see parse_values); what PBS leaves
 """
 
 import re
+from functools import lru_cache
 from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
 from .parse_json import load, render
@@ -190,9 +191,15 @@ def _queue(name: str, tree: Dict[str, Any]) -> Queue:
     )
 
 
+@lru_cache(maxsize=256)
+def _states(names: Tuple[str, ...]) -> FrozenSet[str]:
+    """Thousands of vnodes share a few sets."""
+    return frozenset(names)
+
+
 def _vnode(name: str, tree: Dict[str, Any]) -> Vnode:
     available, assigned = _resources(tree, "resources_available"), _resources(tree, "resources_assigned")
-    states = frozenset(_list(tree, "state"))
+    states = _states(_list(tree, "state"))
     jobs = tree.get("jobs")
     ids = [render(job).split("/")[0] for job in jobs] if isinstance(jobs, list) else _list(tree, "jobs")
     return Vnode(

@@ -86,7 +86,7 @@ def vnode(
 
 
 def job(owner: str = "alice", queue: str = "workq", ncpus: int = 1, state: str = "R") -> CensusJob:
-    return CensusJob("7.pbs", owner, queue, ncpus, 3600, state, 60 if state == "R" else None)
+    return CensusJob("7", owner, queue, ncpus, 3600, state, 60 if state == "R" else None)
 
 
 def census(

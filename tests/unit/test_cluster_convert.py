@@ -155,10 +155,10 @@ def test_the_list_of_all_jobs() -> None:
     head, body = census_answer(recorded("jobs_table_wide"), jobs_at=7.0, jobs_problem="")
     census = convert.census(head, body)
     assert (census.jobs_at, census.account) == (7.0, "alice")
-    by_id = {job.id: job for job in census.jobs}
-    running, waiting = by_id["0.pbs-b"], by_id["3.pbs-b"]
-    assert running == CensusJob("0.pbs-b", "alice", "workq", 4, 300, "R", 0, 1 << 30, 1)
-    assert waiting == CensusJob("3.pbs-b", "alice", "workq", 500, 300, "Q", None, None, 1)
+    by_number = {job.number: job for job in census.jobs}
+    running, waiting = by_number["0"], by_number["3"]
+    assert running == CensusJob("0", "alice", "workq", 4, 300, "R", 0, 1 << 30, 1)
+    assert waiting == CensusJob("3", "alice", "workq", 500, 300, "Q", None, None, 1)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def json_bytes(kind: str, tree: dict[str, Any]) -> bytes:
 def job(
     number: int, state: str = "Q", owner: str = "bob", elapsed: int | None = None, queue: str = "workq"
 ) -> CensusJob:
-    return CensusJob(f"{number}.pbs", owner, queue, 1, 3600, state, elapsed)
+    return CensusJob(str(number), owner, queue, 1, 3600, state, elapsed)
 
 
 def asked(model: WaitModel, now: float, shape: Shape = ONE, **fields: Any) -> Wait:

@@ -42,7 +42,7 @@ def anonymous(user: str) -> str:
 
 
 def job_key(job_id: str) -> str:
-    """The number: the server's name behind it may be cut.
+    """The number, as lists of jobs have it: the server's name behind it may be cut there.
 
     >>> job_key("12[].alpha")
     '12[]'
@@ -96,7 +96,7 @@ class Sightings:
 
     def learn(self, jobs: Iterable[CensusJob], room: Room, at: float) -> list[Ended]:
         """Take in a list made at `at`; returns the waits that have ended since the last one."""
-        listed = {job_key(job.id): job for job in jobs}
+        listed = {job.number: job for job in jobs}
         last, self._at = self._at, at
         since = last if last is not None and 0 <= at - last <= GAP else None
         busy = {job.queue for job in listed.values() if job.state == "Q"}
