@@ -77,6 +77,26 @@ class Remote:
             [*self._ssh, line], input=input, capture_output=True, text=True, check=False, timeout=timeout
         )
 
+    def clock_offset(self) -> float:
+        """Seconds by which its clock is ahead of ours, by the quickest of five answers over one connection.
+
+        To open the connection takes far longer than to answer, and all of that comes before the clock is read.
+        """
+        argv = [*self._ssh, "while read _; do date +%s.%N; done"]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as shell:
+            assert shell.stdin is not None
+            assert shell.stdout is not None
+
+            def ask() -> tuple[float, float]:
+                before = time.time()
+                print(file=shell.stdin, flush=True)
+                there, after = float(shell.stdout.readline()), time.time()
+                return after - before, there - (before + after) / 2
+
+            answers = [ask() for _ in range(5)]
+            shell.stdin.close()
+        return min(answers)[1]
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -123,9 +143,7 @@ class Stage:
 
     def clock_offset(self) -> float:
         """Seconds by which the login node's clock is ahead of ours."""
-        before = time.time()
-        there = float(self.shell("date +%s.%N"))
-        return there - (before + time.time()) / 2 if not isinstance(self.target, PbsTestCluster) else 0.0
+        return self.target.clock_offset() if isinstance(self.target, Remote) else 0.0
 
     @property
     def spool(self) -> str:
