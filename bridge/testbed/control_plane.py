@@ -22,7 +22,7 @@ from typing import Any
 
 from bridge.testbed import build, k3s
 from bridge.testbed.certs import KUBELET_CLIENT, CertificateAuthority
-from bridge.testbed.components import Backend, Components, Layout, prepare
+from bridge.testbed.components import START_TIMEOUT, Backend, Components, Layout, prepare
 from bridge.testbed.errors import TestbedError
 from bridge.testbed.kubectl import find_kubectl, write_kubeconfig
 from bridge.testbed.processes import free_ports
@@ -118,10 +118,10 @@ class ControlPlane:
         """Whether the API server serves, built-in roles included."""
         return self._get("/readyz") == 200
 
-    def _wait_controllers(self, timeout: float = 60.0) -> None:
+    def _wait_controllers(self) -> None:
         """Wait until the default ServiceAccount exists."""
         path = "/api/v1/namespaces/default/serviceaccounts/default"
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + START_TIMEOUT
         while (status := self._get(path)) != 200:
             if time.monotonic() > deadline:
                 raise TestbedError(f"the control plane is not ready: {path} answers {status}; logs in {self.logs}")
