@@ -62,7 +62,7 @@ def test_killed_while_deciding(world: World, points: Points, point: str) -> None
 
 
 def test_routed_in_order_when_the_agent_is_back(world: World, points: Points) -> None:
-    """While the first gate is about to be opened, no other is."""
+    """While a gate is about to be opened, no later one is."""
     world.stop_agent()
     names = [f"order-{number}" for number in range(5)]
     for name in names:
