@@ -12,7 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pbs_adapter.errors import PbsUnavailable
-from pbs_adapter.models import Census, CensusJob, JobsReport, Json, Observation, PbsView, PodFile, Seen, VolumeFiles
+from pbs_adapter.models import (
+    Census,
+    CensusJob,
+    JobsReport,
+    Json,
+    Observation,
+    PbsView,
+    PodFile,
+    Seen,
+    VolumeFiles,
+    job_number,
+)
 from pbs_adapter.remote import parse
 
 _TEXT = 4096
@@ -143,7 +154,7 @@ def _jobs(head: Json, body: bytes) -> tuple[tuple[CensusJob, ...], float] | None
 def _job(row: parse.TableRow) -> CensusJob:
     """Owners, queues and states are few: twenty thousand jobs share their strings."""
     return CensusJob(
-        number=row.job_id.partition(".")[0],
+        number=job_number(row.job_id),
         owner=sys.intern(row.user),
         queue=sys.intern(row.queue),
         ncpus=row.tsk,

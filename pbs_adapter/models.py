@@ -133,14 +133,22 @@ class JobsReport:
     server_message: str = ""
 
 
+def job_number(job_id: str) -> str:
+    """What lists of jobs have whole: the server's name behind it may be cut there.
+
+    >>> job_number("12[].alpha")
+    '12[]'
+    """
+    return job_id.partition(".")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class CensusJob:
     """One job of anyone, as far as the account may see it, from the cheapest table that PBS prints.
 
-    `number` is the id up to the server's name, which may be cut: `12`, `12[]`. `owner` and `queue` may be cut too (then
-    they end with `*`). `ncpus` are all CPUs of its `chunks`; None where the job asked for none. `walltime` and
-    `elapsed` are whole minutes in seconds; `elapsed` is None before the start.
-    `state` is PBS's letter. An array is one job. `mem` is in bytes.
+    `number`: see `job_number`. `owner` and `queue` may be cut (then they end with `*`). `ncpus` are all CPUs of its
+    `chunks`; None where the job asked for none. `walltime` and `elapsed` are whole minutes in seconds; `elapsed` is
+    None before the start. `state` is PBS's letter. An array is one job. `mem` is in bytes.
     """
 
     number: str

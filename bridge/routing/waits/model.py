@@ -10,9 +10,9 @@ from bridge.routing.waits import store
 from bridge.routing.waits.groups import LEVELS, TAIL, Ended, Group, Groups, Traits, size_class
 from bridge.routing.waits.room import Room
 from bridge.routing.waits.shapes import Shape, Wait
-from bridge.routing.waits.sightings import Sightings, anonymous, job_key
+from bridge.routing.waits.sightings import Sightings, anonymous
 from bridge.routing.waits.survival import CENSORED, START, Sample, quantiles
-from pbs_adapter.models import Census
+from pbs_adapter.models import Census, job_number
 
 HISTORY = 5000  # ended waits that a cluster remembers
 MAX_GROUPS = 20_000  # then they are built anew from the history, and each time there are twice as many again
@@ -105,7 +105,7 @@ class WaitModel:
         shape.fits_now is as it was at submission. estimated: PBS's `estimated.start_time`, where a site sets it.
         """
         known = self._clusters.setdefault(cluster, Cluster())
-        key, at = job_key(job_id), known.time(now)
+        key, at = job_number(job_id), known.time(now)
         known.sightings.submitted(key, queue, user, shape, min(at, at - (now - submitted)))
         known.sightings.estimate(key, None if estimated is None else at + (estimated - now), at)
         if started is not None:
@@ -115,7 +115,7 @@ class WaitModel:
     def forget(self, cluster: str, job_id: str, now: float) -> None:
         """The job will not start any more: until now it has waited, and that counts."""
         known = self._clusters.setdefault(cluster, Cluster())
-        ended = known.sightings.withdrawn(job_key(job_id), known.time(now))
+        ended = known.sightings.withdrawn(job_number(job_id), known.time(now))
         known.keep([ended] if ended else [])
 
     def waits(

@@ -41,15 +41,6 @@ def anonymous(user: str) -> str:
     return blake2b(known.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
 
 
-def job_key(job_id: str) -> str:
-    """The number, as lists of jobs have it: the server's name behind it may be cut there.
-
-    >>> job_key("12[].alpha")
-    '12[]'
-    """
-    return job_id.split(".", 1)[0]
-
-
 class Sightings:
     """The jobs that wait, and the groups they feed."""
 

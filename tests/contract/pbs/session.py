@@ -103,7 +103,7 @@ class Session:
         array = self._mine("qsub_array")
         self._until(f"qstat -t -f -F json '{array}'", lambda jobs: sum("session_id" in job for job in jobs) == 6)
         self._records(WITH_ARRAY)
-        self._go(*(array.replace("[]", f"[{index}]") for index in range(6)))
+        self._go(*_subjobs(array, 6))
         self._wait(lambda jobs: _finished(jobs, "arr"))
         self._records(BUSY)
         self._sh(f"qalter -l walltime=00:00:05 {wall}", "root")
@@ -152,7 +152,7 @@ class Session:
         self._learn("term", "job_after_qdel_running", term)
         self._learn("arr2", "job_after_qdel_subjob", array)
         self._wait(lambda jobs: self._used(jobs) >= {"term"})
-        self._trapped(term, *(array.replace("[]", f"[{index}]") for index in range(4)))
+        self._trapped(term, *_subjobs(array, 4))
         self._until(f"qstat -t -f -F json '{array}'", lambda jobs: sum("session_id" in job for job in jobs) == 4)
         self._go(term, array.replace("[]", "[1]"))
         self._records(["qdel_running", "qdel_subjob_running"])
@@ -226,6 +226,11 @@ class Session:
         """Names of running jobs on whose use the MoM has reported."""
         running = [job for job in jobs if job["job_state"] == "R" and job["substate"] == 42]
         return {job["Job_Name"] for job in running if "resources_used" in job}
+
+
+def _subjobs(array: str, count: int) -> list[str]:
+    """The ids of the first `count` jobs of an array."""
+    return [array.replace("[]", f"[{index}]") for index in range(count)]
 
 
 def _finished(jobs: list[dict[str, Any]], *names: str) -> bool:
