@@ -113,7 +113,7 @@ class Freezer:
         sub_path = declared.get("subPath")
         if declared.get("subPathExpr"):
             sub_path = _expanded(container["name"], declared["subPathExpr"], env)
-        return mount(self._volumes[declared["name"]], declared, sub_path)
+        return mount(self._volumes[declared["name"]], declared, sub_path, self._cluster)
 
 
 def _expanded(container: str, expression: str, env: dict[str, Value]) -> str:

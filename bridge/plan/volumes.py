@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from bridge.api.settings import Cluster
+from bridge.api.settings import Cluster, HostPath
 from bridge.plan import downward
 from bridge.plan.environment import named
 from bridge.plan.model import Json, MissingInput, NodeFacts, Plan
@@ -87,18 +87,26 @@ def _file(path: str, content: bytes, item: Json, mode: int) -> PodFile:
     return PodFile(posixpath.normpath(path), content, mode if own is None else own)
 
 
-def mount(volume: Json, declared: Json, sub_path: str | None) -> Json:
-    """One entry of a container's `mounts` in pod.json. `sub_path` is expanded already."""
+def mount(volume: Json, declared: Json, sub_path: str | None, cluster: Cluster) -> Json:
+    """One entry of a container's `mounts` in pod.json. `sub_path` is expanded already.
+
+    A hostPath carries the allowed directory that it matched, because only the compute node can see where links lead.
+    """
+    read_only = bool(declared.get("readOnly")) or is_files(volume)
     entry: Json = {
         "source": root(volume),
         "absolute": False,
         "path": declared["mountPath"],
-        "read_only": bool(declared.get("readOnly")) or is_files(volume),
+        "read_only": read_only,
         "sub_path": sub_path or None,
     }
     if volume.get("hostPath"):
-        kind = volume["hostPath"].get("type") or ""
-        entry |= {"source": posixpath.normpath(volume["hostPath"]["path"]), "absolute": True, "type": kind}
+        kind, source = volume["hostPath"].get("type") or "", posixpath.normpath(volume["hostPath"]["path"])
+        roots = [h.path for h in _above(source, cluster) if read_only or not h.read_only]
+        if not roots:  # the settings have changed since the pod was planned
+            raise MissingInput(f"hostPath {source[:120]} may be mounted no more on cluster {cluster.name}")
+        allowed = posixpath.normpath(max(roots, key=len))
+        entry |= {"source": source, "absolute": True, "type": kind, "allowed": allowed}
     return entry
 
 
@@ -107,13 +115,18 @@ def host_path_problem(path: str, *, writes: bool, cluster: Cluster) -> str | Non
     wanted = posixpath.normpath(path)
     if ".." in path.split("/") or not wanted.startswith("/") or "\0" in path:
         return f"{path[:120]!r} is not an absolute path without .."
-    above = [h for h in cluster.host_paths if _below(wanted, posixpath.normpath(h.path))]
+    above = _above(wanted, cluster)
     if not above:
         known = ", ".join(h.path for h in cluster.host_paths) or "none"
         return f"{path[:120]} is not below a directory that cluster {cluster.name} lets pods mount ({known})"
     if writes and all(h.read_only for h in above):
         return f"{path[:120]} may only be mounted read-only on cluster {cluster.name}; set readOnly: true on each mount"
     return None
+
+
+def _above(path: str, cluster: Cluster) -> list[HostPath]:
+    """The allowed directories that hold `path`, by its text alone."""
+    return [h for h in cluster.host_paths if _below(path, posixpath.normpath(h.path))]
 
 
 def _below(path: str, directory: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plancases import config_map, container, first, frozen, pod, reasons, secret
+from plancases import INSTANCE, NODE, cluster, config_map, container, first, frozen, pod, reasons, secret
 
-from bridge.plan import MissingInput
+from bridge.plan import MissingInput, freeze, plan
 
 VOLUMES: list[dict[str, Any]] = [
     {"name": "empty", "emptyDir": {}},
@@ -108,6 +108,19 @@ def test_host_paths(path: str, read_only: bool, accepted: bool) -> None:
         (entry,) = entries(given, hostPaths=ALLOWED)
         assert (entry["source"], entry["absolute"], entry["type"]) == (path.rstrip("/"), True, "Directory")
         assert entry["read_only"] is read_only
+
+
+def test_host_paths_carry_the_directory_that_lets_them_in() -> None:
+    """The narrowest that allows this very mount; podrun keeps links from leading out of it."""
+    wanted = [("/scratch/shared/a", False), ("/data/x", True), ("/data/rw/y", False), ("/data/rw/y", True)]
+    volumes = [{"name": f"v{n}", "hostPath": {"path": path}} for n, (path, _) in enumerate(wanted)]
+    mounts = [{"name": f"v{n}", "mountPath": f"/m{n}", "readOnly": ro} for n, (_, ro) in enumerate(wanted)]
+    found = entries(mounted(*mounts, volumes=volumes), hostPaths=ALLOWED)
+    assert [m["allowed"] for m in found] == ["/scratch/shared", "/data", "/data/rw", "/data/rw"]
+    given = mounted(mounts[0], volumes=volumes[:1])
+    planned = plan(given, cluster(hostPaths=ALLOWED))
+    with pytest.raises(MissingInput, match="no more"):
+        freeze(given, planned, {}, node=NODE, instance=INSTANCE, cluster=cluster(), account="default")
 
 
 def test_no_host_path_without_an_allow_list() -> None:
