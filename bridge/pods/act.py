@@ -69,7 +69,7 @@ async def act(scene: Scene, action: d.Action, pod: Json, plan: Plan, ref: JobRef
         case d.WriteStatus():
             return await _write_status(scene, action, pod, record)
         case d.Annotate():
-            return await _annotate(scene, action, pod, record)
+            return await _annotate_job(scene, action, pod, record)
         case d.AnnotateSpan():
             return await _annotate_span(scene, action, pod, record)
         case d.Submit(dict(shown)):
@@ -101,45 +101,23 @@ async def _write_status(scene: Scene, action: d.WriteStatus, pod: Json, record: 
     return changed
 
 
-def unlimited(tolerations: list[Json]) -> list[Json] | None:
-    """Default not-ready and unreachable tolerations without their limit; None when there is nothing to change.
-
-    Adding a second toleration would not help: the shortest one counts. The API server allows this change at any time.
-    """
-    keys = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-    changed = [
-        {k: v for k, v in t.items() if k != "tolerationSeconds"}
-        if t.get("key") in keys and t.get("effect") == "NoExecute" and "tolerationSeconds" in t
-        else t
-        for t in tolerations
-    ]
-    return changed if changed != tolerations else None
-
-
-async def _annotate(scene: Scene, action: d.Annotate, pod: Json, record: Record) -> Json:
+async def _annotate(scene: Scene, pod: Json, annotations: dict[str, str]) -> Json:
+    """Write annotations with the status: a node may patch `pods/status` of its pods, and no pod itself."""
     meta = pod["metadata"]
-    body: Json = {
-        "metadata": {
-            "uid": meta["uid"],
-            "annotations": {
-                names.JOB_ID: action.job_id,
-                names.CLUSTER: scene.cluster.name,
-                names.SUBMITTED: meta["uid"],
-            },
-        }
-    }
-    tolerations = unlimited(pod["spec"].get("tolerations", []))
-    if tolerations is not None:
-        body["spec"] = {"tolerations": tolerations}
-    changed = await scene.kube.patch(paths.pod(meta["namespace"], meta["name"]), body)
+    body = {"metadata": {"uid": meta["uid"], "annotations": annotations}}
+    return await scene.kube.patch(paths.pod_status(meta["namespace"], meta["name"]), body)
+
+
+async def _annotate_job(scene: Scene, action: d.Annotate, pod: Json, record: Record) -> Json:
+    uid = pod["metadata"]["uid"]
+    written = {names.JOB_ID: action.job_id, names.CLUSTER: scene.cluster.name, names.SUBMITTED: uid}
+    changed = await _annotate(scene, pod, written)
     record.annotated = True
     return changed
 
 
 async def _annotate_span(scene: Scene, action: d.AnnotateSpan, pod: Json, record: Record) -> Json:
-    meta = pod["metadata"]
-    body = {"metadata": {"uid": meta["uid"], "annotations": {names.NUMA_SPAN: action.text}}}
-    changed = await scene.kube.patch(paths.pod(meta["namespace"], meta["name"]), body)
+    changed = await _annotate(scene, pod, {names.NUMA_SPAN: action.text})
     record.span_written = True
     return changed
 

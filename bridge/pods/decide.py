@@ -47,7 +47,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Write job id and cluster, and make the default NoExecute tolerations unlimited: one metadata patch."""
+    """Write job id and cluster: annotations that go with the status."""
 
     job_id: str
 

@@ -14,8 +14,8 @@ from bridge.api.settings import Cluster
 from bridge.kube import paths
 from bridge.plan.model import NodeFacts
 from bridge.plan.plan import plan
-from bridge.pods.act import UNNOTICED, Scene, act, unlimited
-from bridge.pods.decide import Submit
+from bridge.pods.act import UNNOTICED, Scene, act
+from bridge.pods.decide import Action, Annotate, AnnotateSpan, Submit
 from bridge.pods.inputs import InputSource
 from bridge.pods.record import Record
 from pbs_adapter import errors
@@ -141,13 +141,29 @@ async def test_a_former_leader_stops() -> None:
         await submit(Link(errors.Fenced("epoch 3")), Record())
 
 
-def test_default_tolerations_lose_their_limit_and_others_keep_theirs() -> None:
-    given = [
-        {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "tolerationSeconds": 300, "operator": "Exists"},
-        {"key": "mine", "effect": "NoExecute", "tolerationSeconds": 5},
-    ]
-    assert unlimited(given) == [
-        {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "operator": "Exists"},
-        given[1],
-    ]
-    assert unlimited(given[1:]) is None
+@pytest.mark.parametrize(
+    ("action", "written"),
+    [
+        (
+            Annotate("12.alpha"),
+            {"job-id": "12.alpha", "cluster": "alpha", "submitted": UID},
+        ),
+        (AnnotateSpan("1 domain"), {"numa": "1 domain"}),
+    ],
+)
+async def test_a_node_writes_annotations_with_the_status_alone(action: Action, written: dict[str, str]) -> None:
+    """A kubelet may not patch pods, only their status."""
+    kube, clock = MemoryKube(), VirtualClock(NOW)
+    thing = pod(spec__tolerations=[{"key": "node.kubernetes.io/not-ready", "tolerationSeconds": 300}])
+    await kube.create(paths.pods("default"), thing)
+    scene = Scene(
+        kube=kube, link=Link(), events=Events(), inputs=InputSource(kube, clock), clock=clock,
+        cluster=CLUSTER, instance="i", facts=lambda: NodeFacts("pbs-alpha"), observe_submit=lambda _seconds: None,
+    )  # fmt: skip
+    kube.writes.clear()
+    changed = await act(scene, action, thing, plan(thing, CLUSTER), JobRef("default", UID), Record())
+    assert changed is not None
+    found = changed["metadata"].get("annotations", {})
+    assert {key.removeprefix("status.hpc-bridge.io/"): value for key, value in found.items()} == written
+    assert changed["spec"]["tolerations"] == thing["spec"]["tolerations"]
+    assert kube.writes == [("patch", paths.pod_status("default", thing["metadata"]["name"]))]

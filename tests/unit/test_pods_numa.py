@@ -139,5 +139,5 @@ async def test_one_patch_of_metadata_alone() -> None:
     uid = thing["metadata"]["uid"]
     await act(scene, AnnotateSpan(TEXT), thing, plan(thing, CLUSTER), JobRef("default", uid), record)
     body = {"metadata": {"uid": uid, "annotations": {names.NUMA_SPAN: TEXT}}}
-    assert kube.bodies == [("/api/v1/namespaces/default/pods/hello", body)]
+    assert kube.bodies == [("/api/v1/namespaces/default/pods/hello/status", body)]
     assert record.span_written
