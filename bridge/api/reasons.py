@@ -19,7 +19,7 @@ CRASH_LOOP = "CrashLoopBackOff"
 CLUSTER_UNREACHABLE = "ClusterUnreachable"
 DAEMON = "DaemonSetOnVirtualNode"
 
-# Failed pods
+# Failed pods, and those that wait because their controller would replace them at once
 UNSUPPORTED = "UnsupportedPodField"
 INVALID_ANNOTATION = "InvalidAnnotation"
 IMAGE_NOT_MAPPED = "ImageNotMapped"
@@ -61,7 +61,8 @@ MEANING: dict[str, str] = {
     INVALID_ANNOTATION: "An hpc-bridge.io annotation has a value that may not be passed to PBS.",
     IMAGE_NOT_MAPPED: "The cluster's settings map this image to no runtime; ask the admin, or use a mapped image.",
     ACCOUNT_MISSING: "No account of the cluster serves the pod's namespace.",
-    PBS_REJECTED: "PBS refused the job; the message is PBS's own text.",
+    PBS_REJECTED: "PBS refused the job; the message is PBS's own text. The pod fails; where its controller would "
+    "replace it at once (ReplicaSet, StatefulSet) it waits, and is submitted again every five minutes.",
     PBS_VANISHED: "PBS no longer knows the job and it left no final status: killed with its node, or purged.",
     PBS_WALLTIME: "The job reached its walltime. Ask for more with the annotation hpc-bridge.io/walltime.",
     PBS_DELETED: "The job was deleted in PBS by somebody else (qdel by its user or an operator, preemption).",

@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 CONFIG_RETRY = 3.0  # seconds until a missing ConfigMap is looked for again
 BACKLOG_RETRY = 15.0
+REJECTED_RETRY = 300.0  # as long as a kubelet's longest pause between two tries to pull an image
 FAULT_RETRY = 2.0
 FAULT_RETRY_MOST = 60.0
 UNNOTICED = 1.0  # seconds that a submission may take before the pod's status tells of it
@@ -167,8 +168,11 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
         _hold(scene, pod, record, Waiting(reasons.CLUSTER_UNREACHABLE, str(error)), pause)
         return
     except Permanent as error:
-        numbers = f" ({record.over})" if record.over else ""
-        record.failure = Failure(reasons.PBS_REJECTED, f"{error}{numbers}")
+        text = f"{error} ({record.over})" if record.over else str(error)
+        if d.replaced_at_once(pod):
+            _hold(scene, pod, record, Waiting(reasons.PBS_REJECTED, text), REJECTED_RETRY)
+        else:
+            record.failure = Failure(reasons.PBS_REJECTED, text)
         return
     scene.observe_submit(scene.clock.monotonic() - started)
     record.hold, record.attempts = None, 0

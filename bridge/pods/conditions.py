@@ -38,24 +38,17 @@ def own_conditions(
 
     `blocked` is a reason that makes the pod not ready whatever its containers say (`PBSSuspended`).
     """
+    pending = [s["name"] for s in inits if s.get("state", {}).get("terminated", {}).get("exitCode") != 0]
+    done = condition("Initialized", True)
+    if not initialized:
+        text = f"containers with incomplete status: {_names(pending)}"
+        done = condition("Initialized", False, "ContainersNotInitialized", text)
     if phase == "Succeeded":
         done = condition("Initialized", True, "PodCompleted")
         not_ready, why = "PodCompleted", ""
     elif phase == "Failed":
-        done = condition("Initialized", initialized)
         not_ready, why = "PodFailed", ""
     else:
-        pending = [s["name"] for s in inits if s.get("state", {}).get("terminated", {}).get("exitCode") != 0]
-        done = (
-            condition("Initialized", True)
-            if initialized
-            else condition(
-                "Initialized",
-                False,
-                "ContainersNotInitialized",
-                f"containers with incomplete status: {_names(pending)}",
-            )
-        )
         unready = _unready(apps)
         not_ready = blocked or ("ContainersNotReady" if unready else "")
         why = f"containers with unready status: {_names(unready)}" if unready and not blocked else ""

@@ -62,6 +62,14 @@ def lost(container_id: str, fallback: float) -> Json:
     }
 
 
+def never_ran(status: Json, now: float) -> Json:
+    """`status` in a pod that has ended: nothing waits any more. What waits to run again has the last run's end."""
+    if "waiting" not in status["state"]:
+        return status
+    last = status["lastState"].get("terminated") or {k: v for k, v in lost("", now).items() if v}
+    return status | {"state": {"terminated": last}, "lastState": {}}
+
+
 def container_status(spec: Json, seen: Json | None, waiting: Waiting, *, job: str, ended: bool, now: float) -> Json:
     """Status of one container.
 

@@ -107,7 +107,7 @@ def decide(s: Situation) -> Decision:
     if s.deleting:
         return _stop(s)
     if s.record.failure is not None:
-        return _fail(s, s.record.failure)
+        return _refuse(s, s.record.failure)
     if s.result.stage in (Stage.NONE, Stage.SUBMITTING):
         return _start(s)
     return _follow(s)
@@ -116,6 +116,16 @@ def decide(s: Situation) -> Decision:
 def is_daemon(pod: Json) -> bool:
     """Does a DaemonSet own the pod? Such pods are never submitted: they serve a node, and there is none."""
     return any(o.get("kind") == "DaemonSet" and o.get("controller") for o in pod["metadata"].get("ownerReferences", []))
+
+
+def replaced_at_once(pod: Json) -> bool:
+    """Does a controller put another pod in this one's place as soon as it ends, without a pause?
+
+    ReplicaSets, StatefulSets and their like do, and know no other restartPolicy than Always; Jobs and workflows, which
+    count what failed, have another one. A failure tells those nothing, and makes thousands of pods.
+    """
+    owned = any(o.get("controller") for o in pod["metadata"].get("ownerReferences", []))
+    return owned and pod["spec"].get("restartPolicy", "Always") == "Always"
 
 
 def _daemon(s: Situation) -> Decision:
@@ -161,6 +171,18 @@ def _stop(s: Situation) -> Decision:
     return Decision((*shown.actions, *actions), max(force_at, s.now + 1.0) if s.now < force_at else s.now + FORCE_EVERY)
 
 
+def _refuse(s: Situation, failure: Failure) -> Decision:
+    """The pod cannot be run: it ends, or waits with the reason where its successor would fare no better.
+
+    What a kubelet's own admission rejects ends in any case, as there: the scheduler was not asked.
+    """
+    if failure.rejected or s.began or not replaced_at_once(s.pod):
+        return _fail(s, failure)
+    event = Announce("Warning", failure.reason, failure.message, f"failed:{failure.reason}")
+    shown = _show(s, Waiting(failure.reason, failure.message))
+    return Decision((event, *shown.actions), shown.wake_at)
+
+
 def _fail(s: Situation, failure: Failure) -> Decision:
     fields = status(s, failure=failure)
     event = Announce("Warning", failure.reason, failure.message, f"failed:{failure.reason}")
@@ -189,11 +211,11 @@ def _start(s: Situation) -> Decision:
 def _too_big(s: Situation, misfit: str) -> Decision:
     """PBS would take the job and let it wait for ever."""
     due = (s.record.misfit_since or s.now) + s.patience
-    if s.now >= due:
+    if s.now >= due and not replaced_at_once(s.pod):
         return _fail(s, Failure(reasons.UNSATISFIABLE, misfit))
     event = Announce("Warning", reasons.UNSATISFIABLE, misfit, f"misfit:{misfit}")
     shown = _show(s, Waiting(reasons.UNSATISFIABLE, misfit))
-    return Decision((event, *shown.actions), min(shown.wake_at or due, due))
+    return Decision((event, *shown.actions), min(shown.wake_at or due, due) if due > s.now else shown.wake_at)
 
 
 def _follow(s: Situation) -> Decision:
@@ -266,8 +288,12 @@ def _write(s: Situation, fields: Json) -> Decision:
 
 
 def _waitings(fields: Json) -> list[Json]:
-    every = fields.get("initContainerStatuses", []) + fields.get("containerStatuses", [])
-    return [c.get("state", {}).get("waiting", {}) for c in every]
+    return [c.get("state", {}).get("waiting", {}) for c in _containers(fields)]
+
+
+def _containers(fields: Json) -> list[Json]:
+    every: list[Json] = (fields.get("initContainerStatuses") or []) + (fields.get("containerStatuses") or [])
+    return every
 
 
 def _text(fields: Json) -> list[str]:
@@ -284,6 +310,6 @@ def _essence(fields: Json) -> tuple[object, ...]:
         [(c["type"], c["status"], c.get("reason"), c.get("observedGeneration")) for c in fields.get("conditions", [])],
         [
             {**c, "state": {k: ({"reason": v.get("reason")} if k == "waiting" else v) for k, v in c["state"].items()}}
-            for c in fields.get("initContainerStatuses", []) + fields.get("containerStatuses", [])
+            for c in _containers(fields)
         ],
     )

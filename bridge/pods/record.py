@@ -12,7 +12,7 @@ from functools import cached_property
 from bridge.api import names
 from bridge.plan.numa import Span
 from bridge.pods.containers import Waiting
-from bridge.pods.outcome import Outcome, outcome
+from bridge.pods.outcome import Outcome, Stage, outcome
 from pbs_adapter.models import Json, Observation
 
 
@@ -102,6 +102,11 @@ class Situation:
         """Does the pod's own record in Kubernetes say that it was submitted or ran before?"""
         meta = self.pod["metadata"]
         return self.has_started or meta.get("annotations", {}).get(names.SUBMITTED) == meta["uid"]
+
+    @property
+    def began(self) -> bool:
+        """Was the pod ever accepted: is there a job, or was there one? A refused qsub leaves a directory only."""
+        return self.has_run or self.result.stage not in (Stage.NONE, Stage.SUBMITTING)
 
     @property
     def has_started(self) -> bool:

@@ -11,7 +11,7 @@ import ipaddress
 from bridge.api import reasons
 from bridge.kube.clock import parse_rfc3339, rfc3339
 from bridge.pods.conditions import condition, merge, own_conditions
-from bridge.pods.containers import Waiting, container_status, keep_monotonic
+from bridge.pods.containers import Waiting, container_status, keep_monotonic, never_ran
 from bridge.pods.outcome import Outcome, Stage
 from bridge.pods.record import Failure, Situation
 from pbs_adapter.models import Json
@@ -33,6 +33,9 @@ def status(
     initialized = all(c["state"].get("terminated", {}).get("exitCode") == 0 for c in inits)
     phase = "Failed" if failure is not None else _phase(apps, initialized, result)
     started = any("waiting" not in c["state"] for c in inits + apps)
+    if phase == "Failed" and (initialized or not started):  # else the init container that failed says why
+        inits, apps = ([never_ran(c, s.now) for c in each] for each in (inits, apps))
+    refused = failure is not None and not s.began  # as a kubelet's: its containers never came to be
     blocked = result.reason if result.stage is Stage.SUSPENDED else ""
     wanted = own_conditions(
         s.pod, phase, inits, apps, network=started and not ended, initialized=initialized, blocked=blocked
@@ -44,11 +47,13 @@ def status(
     fields = _addresses(s, started) | {
         "phase": phase,
         "conditions": merge(s.pod, wanted, s.now),
-        "containerStatuses": apps,
+        "containerStatuses": None if refused else apps,
         "reason": (cause.reason or None) if phase == "Failed" else None,
         "message": (cause.message or None) if phase == "Failed" else None,
     }
-    return fields | ({"initContainerStatuses": inits} if inits else {}) | _generation(s.pod)
+    if inits:
+        fields["initContainerStatuses"] = None if refused else inits
+    return fields | _generation(s.pod)
 
 
 def _generation(pod: Json) -> Json:
