@@ -36,7 +36,7 @@ from bridge.clusters.sweep import Sweeper
 from bridge.kube import Json, Kubernetes, paths
 from bridge.kube.client import connect as connect_kubernetes
 from bridge.kube.clock import BackOff, SystemClock
-from bridge.kube.errors import KubeError, NotFound
+from bridge.kube.errors import Invalid, KubeError, NotFound
 from bridge.kube.events import Recorder
 from bridge.kube.leader import Leader
 from bridge.kube.leading import LeaderOnly
@@ -195,10 +195,10 @@ class Agent:
             raise LookupError("this agent does not lead; ask the one that does")
         pod = asked.get("pod")
         if pod is None:
-            where = paths.pod(str(asked.get("namespace") or "default"), str(asked.get("name") or ""))
             try:
+                where = paths.pod(str(asked.get("namespace") or "default"), str(asked.get("name") or ""))
                 pod = await self._kube.get(where)
-            except NotFound:
+            except (NotFound, Invalid):
                 raise LookupError(f"there is no pod {asked.get('namespace')}/{asked.get('name')}") from None
         return self._router.explain(pod)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import aiohttp
 from kubernetes_asyncio.client import ApiClient
+from yarl import URL
 
 from bridge.kube import Items, Json, JsonPatch, PatchKind, errors, paths
 from bridge.kube.credentials import Credentials, load
@@ -219,7 +220,9 @@ class KubeClient:
         headers = {"Accept": "application/json", "User-Agent": f"hpc-bridge/{VERSION}", **headers}
         if (authorization := await self._credentials.header()) is not None:
             headers["Authorization"] = authorization
-        return await self._session.request(method, self._base + path, headers=headers, **self._extra, **kwargs)
+        # As it stands: yarl would resolve dots in a path, and what `paths` has quoted.
+        url = URL(self._base + path, encoded=True)
+        return await self._session.request(method, url, headers=headers, **self._extra, **kwargs)
 
 
 def _selectors(field_selector: str | None, label_selector: str | None) -> dict[str, str]:

@@ -1,13 +1,29 @@
-"""REST paths of the objects that the bridge touches, and the resource that a path names (for metrics)."""
+"""REST paths of the objects that the bridge touches, and the resource that a path names (for metrics).
+
+Names come from pods, and some of them are not checked by the API server: all paths are made by `under`, which lets no
+name be more than one segment. The client sends paths as they are, and nothing on the way resolves dots in them.
+"""
 
 from __future__ import annotations
+
+import urllib.parse
+
+from bridge.kube.errors import Invalid
 
 NODE_LEASES = "kube-node-lease"
 
 
+def under(prefix: str, *segments: str) -> str:
+    """`prefix` and the segments behind it, each quoted. Raises Invalid for what is no segment (as client-go does)."""
+    for segment in segments:
+        if segment in ("", ".", "..") or "/" in segment or "%" in segment:
+            raise Invalid(0, "InvalidName", f"{segment[:80]!r} cannot be a name in a path of the API")
+    return "/".join([prefix, *(urllib.parse.quote(segment, safe="", errors="surrogatepass") for segment in segments)])
+
+
 def namespace(name: str) -> str:
     """A Namespace."""
-    return f"/api/v1/namespaces/{name}"
+    return under("/api/v1", "namespaces", name)
 
 
 def nodes() -> str:
@@ -17,62 +33,62 @@ def nodes() -> str:
 
 def node(name: str) -> str:
     """A Node."""
-    return f"/api/v1/nodes/{name}"
+    return under("/api/v1", "nodes", name)
 
 
 def node_status(name: str) -> str:
     """The status subresource of a Node."""
-    return f"/api/v1/nodes/{name}/status"
+    return under("/api/v1", "nodes", name, "status")
 
 
 def pods(ns: str | None = None) -> str:
     """Pods of one namespace, or of all."""
-    return f"/api/v1/namespaces/{ns}/pods" if ns else "/api/v1/pods"
+    return under("/api/v1", "namespaces", ns, "pods") if ns else "/api/v1/pods"
 
 
 def pod(ns: str, name: str) -> str:
     """A Pod."""
-    return f"/api/v1/namespaces/{ns}/pods/{name}"
+    return under("/api/v1", "namespaces", ns, "pods", name)
 
 
 def pod_status(ns: str, name: str) -> str:
     """The status subresource of a Pod."""
-    return f"/api/v1/namespaces/{ns}/pods/{name}/status"
+    return under("/api/v1", "namespaces", ns, "pods", name, "status")
 
 
 def config_map(ns: str, name: str) -> str:
     """A ConfigMap."""
-    return f"/api/v1/namespaces/{ns}/configmaps/{name}"
+    return under("/api/v1", "namespaces", ns, "configmaps", name)
 
 
 def secret(ns: str, name: str) -> str:
     """A Secret."""
-    return f"/api/v1/namespaces/{ns}/secrets/{name}"
+    return under("/api/v1", "namespaces", ns, "secrets", name)
 
 
 def service_account_token(ns: str, name: str) -> str:
     """Where TokenRequests for a ServiceAccount are created."""
-    return f"/api/v1/namespaces/{ns}/serviceaccounts/{name}/token"
+    return under("/api/v1", "namespaces", ns, "serviceaccounts", name, "token")
 
 
 def events(ns: str) -> str:
     """Events (core/v1) of a namespace."""
-    return f"/api/v1/namespaces/{ns}/events"
+    return under("/api/v1", "namespaces", ns, "events")
 
 
 def event(ns: str, name: str) -> str:
     """An Event (core/v1)."""
-    return f"/api/v1/namespaces/{ns}/events/{name}"
+    return under("/api/v1", "namespaces", ns, "events", name)
 
 
 def leases(ns: str) -> str:
     """Leases of a namespace."""
-    return f"/apis/coordination.k8s.io/v1/namespaces/{ns}/leases"
+    return under("/apis/coordination.k8s.io/v1", "namespaces", ns, "leases")
 
 
 def lease(ns: str, name: str) -> str:
     """A Lease."""
-    return f"/apis/coordination.k8s.io/v1/namespaces/{ns}/leases/{name}"
+    return under("/apis/coordination.k8s.io/v1", "namespaces", ns, "leases", name)
 
 
 def token_reviews() -> str:
@@ -92,7 +108,7 @@ def self_subject_access_reviews() -> str:
 
 def node_proxy(name: str, path: str) -> str:
     """What a node's kubelet answers at `path`, asked through the API server."""
-    return f"/api/v1/nodes/{name}/proxy/{path}"
+    return under("/api/v1", "nodes", name, "proxy", path)
 
 
 def resource(path: str) -> str:

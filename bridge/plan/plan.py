@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from bridge.api import reasons
 from bridge.api.settings import Cluster
-from bridge.plan import downward, fields, resources, sources, volumes
+from bridge.plan import downward, fields, resources, sources, texts, volumes
 from bridge.plan.containers import Runtime, runtime, variable_problem
 from bridge.plan.environment import named
 from bridge.plan.model import Json, Plan, Refusal
@@ -29,9 +30,10 @@ def plan(pod: Json, cluster: Cluster) -> Plan:
     refused, malformed = fields.examine(spec)
     if not spec.get("containers") and not malformed:
         malformed.append(Refusal("spec.containers", "is missing"))
+    unsafe = list(texts.problems(spec))
     malformed = malformed or resources.bad_quantities(pod)
-    if broken or malformed:
-        return _build(metadata, {}, JobOptions(1, 0, 1), [*broken, *malformed, *refused], cluster)
+    if broken or malformed or unsafe:
+        return _build(metadata, {}, JobOptions(1, 0, 1), [*broken, *malformed, *unsafe, *refused], cluster)
     options, unfit = resources.options(pod, cluster)
     refused = [*_owner(metadata), *refused, *unfit, *_containers(pod, cluster), *_volumes(pod, cluster)]
     result = _build(metadata, spec, options, refused, cluster)
@@ -93,6 +95,8 @@ def _containers(pod: Json, cluster: Cluster) -> Iterator[Refusal]:
                 yield Refusal(f"{path}.image", _unmapped(container["image"], cluster), reasons.IMAGE_NOT_MAPPED)
             if not container.get("command") and (how is None or how.name == "host"):
                 yield Refusal(f"{path}.command", _HOST_COMMAND)
+            if container.get("workingDir") and not container["workingDir"].startswith("/"):
+                yield Refusal(f"{path}.workingDir", "must be an absolute path")
             yield from _variables(pod, container, path, how)
             yield from _mounts(container, mountable, path)
 
@@ -127,6 +131,8 @@ def _mounts(container: Json, mountable: dict[str, Json], path: str) -> Iterator[
     for index, mount in enumerate(container.get("volumeMounts") or []):
         if mount["name"] not in mountable:
             yield Refusal(f"{path}.volumeMounts[{index}].name", f"there is no volume {mount['name'][:80]!r}")
+        if posixpath.normpath("/" + mount["mountPath"]).strip("/") == "":
+            yield Refusal(f"{path}.volumeMounts[{index}].mountPath", "must be a path below /")
         if mount.get("subPath") and not volumes.safe_path(mount["subPath"]):
             yield Refusal(f"{path}.volumeMounts[{index}].subPath", "must be a relative path without ..")
 

@@ -42,7 +42,7 @@ def _items(at: str, test: str) -> dict[str, Verdict]:
 
 def _object(at: str, name: str, test: str) -> dict[str, Verdict]:
     return {
-        at.rstrip("."): Honoured(test),
+        at.rstrip("."): Honoured(test, dict, (name,)),
         at + name: Honoured(test, str),
         at + "optional": Honoured(_FILES + "optional", bool),
         **_items(at, _FILES + "items"),

@@ -15,6 +15,7 @@ from bridge.plan import downward
 from bridge.plan.environment import named
 from bridge.plan.model import Json, MissingInput, NodeFacts, Plan
 from bridge.plan.sources import Kind, Sources, file_data, token_ref
+from bridge.plan.texts import control
 from pbs_adapter.models import PodFile, VolumeFiles
 
 _FILES = ("configMap", "secret", "downwardAPI", "projected")
@@ -35,7 +36,7 @@ def root(volume: Json) -> str:
 
 def safe_path(path: str) -> bool:
     """Whether a path given by the pod stays below the folder it is relative to."""
-    return bool(path) and not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
+    return bool(path) and not path.startswith("/") and ".." not in path.split("/") and not control(path)
 
 
 def files(pod: Json, volume: Json, plan: Plan, sources: Sources, node: NodeFacts) -> VolumeFiles:
@@ -96,7 +97,7 @@ def mount(volume: Json, declared: Json, sub_path: str | None, cluster: Cluster) 
     entry: Json = {
         "source": root(volume),
         "absolute": False,
-        "path": declared["mountPath"],
+        "path": "/" + declared["mountPath"].lstrip("/"),  # a kubelet takes relative ones so
         "read_only": read_only,
         "sub_path": sub_path or None,
     }
@@ -113,7 +114,7 @@ def mount(volume: Json, declared: Json, sub_path: str | None, cluster: Cluster) 
 def host_path_problem(path: str, *, writes: bool, cluster: Cluster) -> str | None:
     """Why the admin's allow-list does not let this hostPath in; None when it does."""
     wanted = posixpath.normpath(path)
-    if ".." in path.split("/") or not wanted.startswith("/") or "\0" in path:
+    if ".." in path.split("/") or not wanted.startswith("/") or control(path):
         return f"{path[:120]!r} is not an absolute path without .."
     above = _above(wanted, cluster)
     if not above:

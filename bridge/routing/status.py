@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from bridge.api.routing import Rule, RuleProblem, parse_rule
-from bridge.kube import Kubernetes
+from bridge.kube import Kubernetes, paths
 from bridge.kube.clock import Clock, rfc3339
 from bridge.kube.errors import KubeError
 from bridge.routing import rules as rulebook
@@ -71,7 +71,7 @@ class RuleBooks:
                 continue
             name = rule["metadata"]["name"]
             try:
-                changed = await self._kube.patch(f"{RULES}/{name}/status", {"status": new}, kind="merge")
+                changed = await self._kube.patch(paths.under(RULES, name, "status"), {"status": new}, kind="merge")
             except KubeError as error:
                 log.info("routing.status_unwritten", rule=name, error=str(error))
                 continue

@@ -214,3 +214,21 @@ async def test_an_answer_that_is_not_json_is_unavailable(tmp_path: Path) -> None
     async with client(Server(page), tmp_path) as kube:
         with pytest.raises(errors.Unavailable, match="not JSON"):
             await kube.create("/api/v1/namespaces/a/pods", {})
+
+
+async def test_paths_are_sent_as_they_are(tmp_path: Path) -> None:
+    """Dots in a path would lead to another object if anything on the way resolved them."""
+    seen: list[str] = []
+
+    async def tell(request: web.Request) -> web.StreamResponse:
+        seen.append(request.raw_path)
+        return web.json_response({})
+
+    asked = ["/api/v1/namespaces/a/secrets/../../b/secrets/c", "/api/v1/namespaces/a/secrets/%2E%2E", "/api/v1/x%2Fy"]
+    server = Server(*([tell] * (len(asked) + 1)))
+    async with client(server, tmp_path) as kube:
+        for path in asked:
+            await kube.get(path)
+        await kube.list("/api/v1/pods", field_selector="spec.nodeName=a,b!=c d")
+    assert seen[:-1] == asked
+    assert seen[-1] == "/api/v1/pods?fieldSelector=spec.nodeName%3Da,b!%3Dc+d&limit=500"

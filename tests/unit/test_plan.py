@@ -68,8 +68,8 @@ def test_a_pod_that_can_run_has_no_reason() -> None:
     assert plan(pod(volumes=[{"name": "v", "configMap": {"name": "x"}}]), cluster()).refreshed
 
 
-@pytest.mark.parametrize("name", ["A=B", "A\0"])
-def test_variable_names_that_no_process_can_have(name: str) -> None:
+@pytest.mark.parametrize(("name", "field"), [("A=B", "env[0]"), ("A\0", "env[0].name")])
+def test_variable_names_that_no_process_can_have(name: str, field: str) -> None:
     assert reasons(pod(containers=[container(env=[{"name": name, "value": "x"}])])) == [
-        ("spec.containers[0].env[0]", "UnsupportedPodField")
+        (f"spec.containers[0].{field}", "UnsupportedPodField")
     ]

@@ -61,9 +61,21 @@ def test_sub_paths() -> None:
 def test_sub_paths_stay_inside(path: str) -> None:
     given = mounted({"name": "empty", "mountPath": "/a", "subPath": path})
     assert reasons(given) == [("spec.containers[0].volumeMounts[0].subPath", "UnsupportedPodField")]
-    expanded = mounted({"name": "empty", "mountPath": "/a", "subPathExpr": "$(P)"}, env=[{"name": "P", "value": path}])
+    key = {"name": "P", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k"}}}
+    expanded = mounted({"name": "empty", "mountPath": "/a", "subPathExpr": "$(P)"}, env=[key], volumes=VOLUMES[:1])
     with pytest.raises(MissingInput):
-        entries(expanded)
+        frozen(expanded, config_map(data={"k": path}))
+
+
+@pytest.mark.parametrize(("path", "accepted"), [("data", "/data"), ("/a/./b", "/a/./b"), ("//x", "/x")])
+def test_mount_paths_are_made_absolute(path: str, accepted: str) -> None:
+    assert [m["path"] for m in entries(mounted({"name": "empty", "mountPath": path}))] == [accepted]
+
+
+@pytest.mark.parametrize("path", ["/", "//", ".", "/a/..", "../.."])
+def test_nothing_is_mounted_over_the_root(path: str) -> None:
+    given = mounted({"name": "empty", "mountPath": path})
+    assert reasons(given) == [("spec.containers[0].volumeMounts[0].mountPath", "UnsupportedPodField")]
 
 
 @pytest.mark.parametrize("expression", ["$(NIX)", "$(S)"])
