@@ -12,7 +12,7 @@ from bridge.plan import resources
 from bridge.plan.environment import hostname, variables
 from bridge.plan.model import Json, MissingInput, NodeFacts, Plan
 from bridge.plan.sources import Sources
-from bridge.plan.values import Value, Vault, expand, plain
+from bridge.plan.values import Value, Vault, cost, expand, plain
 from bridge.plan.volumes import mount, safe_path
 
 
@@ -41,6 +41,7 @@ def runtime(image: str, cluster: Cluster) -> Runtime | None:
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_LONGEST_PATH = 4095  # bytes: Linux's PATH_MAX
 _FIXED = ("UID", "EUID", "GID", "APPTAINER_NAME", "APPTAINER_CONTAINER", "APPTAINER_INSTANCE")
 
 
@@ -83,7 +84,7 @@ class Freezer:
             if problem := variable_problem(name, how):
                 raise MissingInput(f"container {container['name']}: {problem}")
         words = [*(container.get("command") or []), *(container.get("args") or [])]
-        argv = [expand(plain(word), env)[0] for word in words]
+        argv = [self._argument(container, word, env) for word in words]
         if any(b"\0" in word.data for word in argv):
             raise MissingInput(f"an argument of container {container['name']} has a NUL byte")
         shown = {"HOSTNAME": plain(hostname(self._pod))} | env
@@ -109,16 +110,22 @@ class Freezer:
             },
         }
 
+    def _argument(self, container: Json, word: str, env: dict[str, Value]) -> Value:
+        value, _ = expand(plain(word), env, what=f"an argument of container {container['name']}")
+        self._sources.texts.spend(cost(value))
+        return value
+
     def _mount(self, container: Json, declared: Json, env: dict[str, Value]) -> Json:
         sub_path = declared.get("subPath")
         if declared.get("subPathExpr"):
             sub_path = _expanded(container["name"], declared["subPathExpr"], env)
+            self._sources.texts.spend(cost(plain(sub_path)))
         return mount(self._volumes[declared["name"]], declared, sub_path, self._cluster)
 
 
 def _expanded(container: str, expression: str, env: dict[str, Value]) -> str:
-    value, unknown = expand(plain(expression), env)
     where = f"subPathExpr of container {container}"
+    value, unknown = expand(plain(expression), env, _LONGEST_PATH, where)
     if unknown:
         raise MissingInput(f"{where}: missing value for {unknown[0]}")
     if value.secret:

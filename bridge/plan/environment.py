@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from bridge.plan import downward
 from bridge.plan.model import Json, MissingInput, NodeFacts, Plan
-from bridge.plan.sources import Sources, text_data
-from bridge.plan.values import Value, expand, plain
+from bridge.plan.sources import Sources
+from bridge.plan.values import LONGEST, Value, bounded, cost, expand, plain
+
+_VARIABLE = 32  # bytes that a variable costs besides name and value
 
 
 def hostname(pod: Json) -> str:
@@ -20,35 +22,42 @@ def hostname(pod: Json) -> str:
 
 
 def variables(pod: Json, container: Json, plan: Plan, sources: Sources, node: NodeFacts) -> dict[str, Value]:
-    """Name to value, without HOSTNAME. Raises MissingInput."""
+    """Name to value, without HOSTNAME. Raises MissingInput, TooLarge too."""
     result: dict[str, Value] = {}
+
+    def give(name: str, value: Value) -> None:
+        what = f"variable {name[:80]} of container {container['name']}"
+        if b"\0" in value.data:
+            raise MissingInput(f"{what} has a NUL byte; mount it as a file")
+        size = len(name.encode("utf-8", "surrogatepass"))
+        bounded(size + 1 + len(value.data), LONGEST, what)
+        sources.texts.spend(size + _VARIABLE + cost(value))
+        result[name] = value
+
     for source in container.get("envFrom") or []:
-        result.update(_from_object(source, sources))
+        found, prefix = _from_object(source, sources), source.get("prefix") or ""
+        for key in sorted(found):
+            give(prefix + key, found[key])
     for variable in container.get("env") or []:
+        name = variable["name"]
         if variable.get("value"):
-            result[variable["name"]], _ = expand(plain(variable["value"]), result)
+            what = f"variable {name[:80]} of container {container['name']}"
+            give(name, expand(plain(variable["value"]), result, what=what)[0])
         elif variable.get("valueFrom"):
             value = _from_field(pod, container, variable["valueFrom"], plan, sources, node)
             if value is not None:
-                result[variable["name"]] = value
+                give(name, value)
         else:
-            result[variable["name"]] = plain("")
-    for name, value in result.items():
-        if b"\0" in value.data:
-            raise MissingInput(f"variable {name} of container {container['name']} has a NUL byte; mount it as a file")
+            give(name, plain(""))
     return result
 
 
 def _from_object(source: Json, sources: Sources) -> dict[str, Value]:
-    found: dict[str, Value] = {}
-    prefix = source.get("prefix") or ""
     if source.get("configMapRef") is not None:
-        raw = sources.find("ConfigMap", source["configMapRef"])
-        found = {} if raw is None else text_data("ConfigMap", raw)
-    elif source.get("secretRef") is not None:
-        raw = sources.find("Secret", source["secretRef"])
-        found = {} if raw is None else text_data("Secret", raw)
-    return {prefix + key: found[key] for key in sorted(found)}
+        return sources.text_data("ConfigMap", source["configMapRef"])
+    if source.get("secretRef") is not None:
+        return sources.text_data("Secret", source["secretRef"])
+    return {}
 
 
 def _from_field(

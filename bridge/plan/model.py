@@ -90,6 +90,26 @@ class MissingInput(Exception):
     """A ConfigMap, Secret, key or token that the pod needs is not there (yet): CreateContainerConfigError."""
 
 
+class TooLarge(MissingInput):
+    """What the pod's variables, arguments or volumes would come to is more than one pod may cost. Nothing was copied.
+
+    It waits as for something that is missing: the ConfigMap or Secret may become smaller.
+    """
+
+
+class Allowance:
+    """Counts what is made for one pod, before it is made, so that a small manifest cannot ask for gigabytes."""
+
+    def __init__(self, what: str, most: int) -> None:
+        self._what, self._most, self._left = what, most, most
+
+    def spend(self, amount: int) -> None:
+        """Take `amount` bytes. Raises TooLarge when there are not as many left."""
+        self._left -= amount
+        if self._left < 0:
+            raise TooLarge(f"the pod's {self._what} are larger than {self._most >> 20} MiB together; make them smaller")
+
+
 def token_request(pod: Json, ref: InputRef) -> Json:
     """Body of the TokenRequest for `ref`, bound to the pod, so that the token dies with it."""
     metadata = pod["metadata"]

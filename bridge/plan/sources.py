@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from bridge.plan.model import InputRef, Inputs, Json, MissingInput
+from bridge.plan.model import Allowance, InputRef, Inputs, Json, MissingInput
 from bridge.plan.values import Value
 
 DEFAULT_TOKEN_SECONDS = 3600
+MOST_TEXTS = 2 << 20  # bytes of one pod's variables and arguments, as they stand in pod.json
+MOST_FILES = 4 << 20  # bytes of one pod's volumes that the bridge writes
 Kind = Literal["ConfigMap", "Secret"]
 
 
@@ -41,11 +43,17 @@ def _decoded(raw: Json, text: str) -> bytes:
 
 
 class Sources:
-    """The objects that were read for a pod, looked up by the references in its spec."""
+    """The objects that were read for a pod, looked up by the references in its spec; each is decoded once.
+
+    texts, files: what may still be made of them.
+    """
 
     def __init__(self, pod: Json, inputs: Inputs) -> None:
         self._namespace = pod["metadata"]["namespace"]
         self._inputs = inputs
+        self._decoded: dict[tuple[bool, InputRef], dict[str, Value]] = {}
+        self.texts = Allowance("variables and arguments", MOST_TEXTS)
+        self.files = Allowance("volumes", MOST_FILES)
 
     def find(self, kind: Kind, ref: Json) -> Json | None:
         """The object; None when it is optional and not there. Raises MissingInput."""
@@ -55,10 +63,26 @@ class Sources:
             raise MissingInput(f'{kind.lower()} "{name}" not found in namespace {self._namespace}')
         return raw
 
+    def text_data(self, kind: Kind, ref: Json) -> dict[str, Value]:
+        """See `text_data`; nothing when it is optional and not there. Raises MissingInput."""
+        return self._data(kind, ref, files=False)
+
+    def file_data(self, kind: Kind, ref: Json) -> dict[str, Value]:
+        """See `file_data`; nothing when it is optional and not there. Raises MissingInput."""
+        return self._data(kind, ref, files=True)
+
+    def _data(self, kind: Kind, ref: Json, *, files: bool) -> dict[str, Value]:
+        raw = self.find(kind, ref)
+        if raw is None:
+            return {}
+        key = files, InputRef(kind, ref.get("name") or ref.get("secretName") or "")
+        if key not in self._decoded:
+            self._decoded[key] = (file_data if files else text_data)(kind, raw)
+        return self._decoded[key]
+
     def key(self, kind: Kind, ref: Json) -> Value | None:
         """One key as a variable; None when it is optional and not there. Raises MissingInput."""
-        raw = self.find(kind, ref)
-        value = None if raw is None else text_data(kind, raw).get(ref["key"])
+        value = self.text_data(kind, ref).get(ref["key"])
         if value is None and not ref.get("optional"):
             raise MissingInput(f"couldn't find key {ref['key']} in {kind} {self._namespace}/{ref.get('name', '')}")
         return value

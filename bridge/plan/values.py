@@ -1,7 +1,8 @@
 """Values that may be secret: bytes with a mark, `$(VAR)` expansion as Kubernetes does it, and where they are kept.
 
 A value made from a Secret keeps the mark through expansion. Marked values, and those that are not UTF-8, go into
-secrets/values.json; pod.json holds only their key.
+secrets/values.json; pod.json holds only their key. No value may be longer than a program can be given: expansion would
+otherwise make gigabytes of a few lines.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bridge.plan.model import Json
+from bridge.plan.model import Json, TooLarge
+
+LONGEST = (128 << 10) - 1  # bytes of one argument, or of one variable with its name: Linux's MAX_ARG_STRLEN
+_CONTROL = bytes([*range(0x20), 0x7F])
+_ASCII = bytes(range(0x80))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -30,8 +35,23 @@ def plain(text: str) -> Value:
     return Value(text.encode("utf-8", "surrogatepass"))
 
 
-def expand(value: Value, variables: Mapping[str, Value]) -> tuple[Value, tuple[str, ...]]:
+def cost(value: Value) -> int:
+    """Bytes that a value takes in pod.json at most, where control characters and non-ASCII ones are escaped.
+
+    >>> cost(plain("ab")), cost(plain("a\\n")), cost(plain("é"))
+    (2, 7, 6)
+    """
+    data = value.data
+    other = len(data.translate(None, _ASCII))
+    return len(data) + 2 * other + 5 * (len(data) - len(data.translate(None, _CONTROL)))
+
+
+def expand(
+    value: Value, variables: Mapping[str, Value], most: int = LONGEST, what: str = "a value"
+) -> tuple[Value, tuple[str, ...]]:
     """Replace `$(NAME)`; `$$` gives `$`; an unknown name, and any other `$`, stays. Also returns the unknown names.
+
+    Raises TooLarge as soon as the result would be longer than `most` bytes; `what` it is, for the message.
 
     >>> expand(plain("a$(X)$$(X)$(NO)$"), {"X": plain("1")})
     (Value(b'a1$(X)$(NO)$'), ('NO',))
@@ -57,10 +77,18 @@ def expand(value: Value, variables: Mapping[str, Value]) -> tuple[Value, tuple[s
             unknown.append(name)
             out += source[dollar : close + 1]
         else:
+            bounded(len(out) + len(known.data), most, what)
             out += known.data
             secret = secret or known.secret
         at = close + 1
+    bounded(len(out) + len(source) - at, most, what)
     return Value(bytes(out + source[at:]), secret), tuple(unknown)
+
+
+def bounded(size: int, most: int, what: str) -> None:
+    """Raises TooLarge when `what` would be longer than it may be."""
+    if size > most:
+        raise TooLarge(f"{what} would be longer than {most} bytes, which is the most that a program can be given")
 
 
 class Vault:

@@ -14,12 +14,13 @@ from bridge.api.settings import Cluster, HostPath
 from bridge.plan import downward
 from bridge.plan.environment import named
 from bridge.plan.model import Json, MissingInput, NodeFacts, Plan
-from bridge.plan.sources import Kind, Sources, file_data, token_ref
+from bridge.plan.sources import Kind, Sources, token_ref
 from bridge.plan.texts import control
 from pbs_adapter.models import PodFile, VolumeFiles
 
 _FILES = ("configMap", "secret", "downwardAPI", "projected")
 _DEFAULT_MODE = 0o644
+_FILE = 128  # bytes that a file costs besides its content
 
 
 def is_files(volume: Json) -> bool:
@@ -46,6 +47,7 @@ def files(pod: Json, volume: Json, plan: Plan, sources: Sources, node: NodeFacts
     merged: dict[str, PodFile] = {}
     for source in (volume.get("projected") or {}).get("sources") or [volume]:
         for file in writer.source(source, _DEFAULT_MODE if mode is None else mode):
+            sources.files.spend(len(file.content) + len(file.path) + _FILE)
             merged[file.path] = file
     return VolumeFiles(root(volume), tuple(merged[path] for path in sorted(merged)))
 
@@ -67,8 +69,7 @@ class _Writer:
             yield _file(source["serviceAccountToken"]["path"], self._sources.token(ref), {}, mode)
 
     def _object(self, kind: Kind, ref: Json, mode: int) -> Iterator[PodFile]:
-        raw = self._sources.find(kind, ref)
-        data = {} if raw is None else file_data(kind, raw)
+        data = self._sources.file_data(kind, ref)
         for item in ref.get("items") or [{"key": key, "path": key} for key in data]:
             if item["key"] in data:
                 yield _file(item["path"], data[item["key"]].data, item, mode)

@@ -22,7 +22,7 @@ from bridge.kube.clock import Clock
 from bridge.kube.errors import Conflict, NotFound
 from bridge.kube.events import EventSink
 from bridge.plan.freeze import freeze, refresh
-from bridge.plan.model import Json, MissingInput, NodeFacts, Plan
+from bridge.plan.model import Json, MissingInput, NodeFacts, Plan, TooLarge
 from bridge.pods import decide as d
 from bridge.pods.containers import Waiting
 from bridge.pods.inputs import InputSource
@@ -33,6 +33,7 @@ from pbs_adapter.models import JobRef, JobRequest, PodFile, VolumeFiles
 log = structlog.get_logger(__name__)
 
 CONFIG_RETRY = 3.0  # seconds until a missing ConfigMap is looked for again
+TOO_LARGE_RETRY = 60.0  # the same for ConfigMaps that are too large together: it takes memory to see
 BACKLOG_RETRY = 15.0
 REJECTED_RETRY = 300.0  # as long as a kubelet's longest pause between two tries to pull an image
 FAULT_RETRY = 2.0
@@ -152,7 +153,8 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
         job_id = await scene.link.submit(request)
         await faultpoints.reach("submit.answered", ref.uid)
     except MissingInput as missing:
-        _hold(scene, pod, record, Waiting(reasons.CONFIG_ERROR, str(missing)), CONFIG_RETRY)
+        pause = TOO_LARGE_RETRY if isinstance(missing, TooLarge) else CONFIG_RETRY
+        _hold(scene, pod, record, Waiting(reasons.CONFIG_ERROR, str(missing)), pause)
         return
     except Fenced:
         raise
@@ -204,8 +206,8 @@ def _hold(scene: Scene, pod: Json, record: Record, waiting: Waiting, pause: floa
 
 async def _refresh(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:
     record.refresh_at = scene.clock.time() + CONFIG_RETRY
-    inputs = await scene.inputs.gather(pod, plan.inputs)
     try:
+        inputs = await scene.inputs.gather(pod, plan.inputs)
         volumes = refresh(pod, plan, inputs, node=scene.facts())
         digest = _digest(volumes)
         if digest != record.written:
@@ -215,6 +217,8 @@ async def _refresh(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Rec
         raise
     except (Retry, OutcomeUnknown):
         return
+    except TooLarge as error:  # what the pod has stays as it is
+        log.warning("pod.refresh_refused", pod_uid=ref.uid, error=str(error))
     except Permanent as error:
         log.warning("pod.refresh_refused", pod_uid=ref.uid, error=str(error))
     record.refresh_at = scene.inputs.refresh_at(pod, plan.inputs)

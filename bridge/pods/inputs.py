@@ -1,7 +1,8 @@
 """Fetches what a pod's files and variables are made from: ConfigMaps, Secrets and ServiceAccount tokens, by name.
 
 Secrets are never listed. Objects are kept for a few seconds, so that five hundred pods of one Job cost one request
-each; tokens are kept for their pod and asked for anew at 80 % of their life.
+each; tokens are kept for their pod and asked for anew at 80 % of their life. What one pod may have read, and what is
+kept altogether, is bounded: a few lines of a manifest can name a hundred objects of a megabyte each.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from dataclasses import dataclass
 from bridge.kube import Kubernetes, paths
 from bridge.kube.clock import Clock, parse_rfc3339
 from bridge.kube.errors import Invalid, NotFound
-from bridge.plan.model import InputRef, Json, token_request
+from bridge.plan.model import Allowance, InputRef, Json, token_request
 
 KEEP = 5.0  # seconds that a fetched ConfigMap or Secret, or its absence, is believed
 REFRESH_EVERY = 60.0  # seconds between looks at ConfigMaps and Secrets of submitted pods
 TOKEN_LIFE = 0.8  # share of a token's life after which it is replaced
 _MOST_KEPT = 1000
+MOST_READ = 6 << 20  # bytes of all objects of one pod, as the API server writes them
+_MOST_BYTES = 8 << 20  # of all objects that are kept
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     thing: Json | None
     until: float
+    size: int = 0
 
 
 class InputSource:
@@ -33,11 +37,21 @@ class InputSource:
         self._kube = kube
         self._clock = clock
         self._objects: dict[str, _Kept] = {}
+        self._size = 0  # of `_objects`
         self._tokens: dict[tuple[str, InputRef], _Kept] = {}
 
     async def gather(self, pod: Json, refs: Iterable[InputRef]) -> dict[InputRef, Json | None]:
-        """Return each reference's object, None where there is none."""
-        return {ref: await self._one(pod, ref) for ref in refs}
+        """Return each reference's object, None where there is none. Raises TooLarge before it has read too much."""
+        found: dict[InputRef, Json | None] = {}
+        allowance = Allowance("ConfigMaps and Secrets", MOST_READ)
+        for ref in refs:
+            if ref.kind == "Token":
+                found[ref] = await self._token(pod, ref)
+            else:
+                kept = await self._object(pod["metadata"]["namespace"], ref)
+                allowance.spend(kept.size)
+                found[ref] = kept.thing
+        return found
 
     def refresh_at(self, pod: Json, refs: Iterable[InputRef]) -> float:
         """Epoch seconds of the next look that is worth it."""
@@ -50,25 +64,33 @@ class InputSource:
         for key in [k for k in self._tokens if k[0] == uid]:
             del self._tokens[key]
 
-    async def _one(self, pod: Json, ref: InputRef) -> Json | None:
-        namespace = pod["metadata"]["namespace"]
-        if ref.kind == "Token":
-            return await self._token(pod, ref)
+    async def _object(self, namespace: str, ref: InputRef) -> _Kept:
         path = (paths.config_map if ref.kind == "ConfigMap" else paths.secret)(namespace, ref.name)
         now = self._clock.time()
         kept = self._objects.get(path)
         if kept is None or kept.until <= now:
-            kept = _Kept(await self._read(path), now + KEEP)
-            if len(self._objects) >= _MOST_KEPT:
-                self._objects.clear()
-            self._objects[path] = kept
-        return kept.thing
+            thing = await self._read(path)
+            kept = _Kept(thing, now + KEEP, 0 if thing is None else _size(thing))
+            self._keep(path, kept, now)
+        return kept
+
+    def _keep(self, path: str, kept: _Kept, now: float) -> None:
+        for old in [each for each, thing in self._objects.items() if thing.until <= now or each == path]:
+            self._size -= self._objects.pop(old).size
+        if len(self._objects) >= _MOST_KEPT or self._size + kept.size > _MOST_BYTES:
+            self._objects.clear()
+            self._size = 0
+        self._objects[path] = kept
+        self._size += kept.size
 
     async def _read(self, path: str) -> Json | None:
         try:
-            return await self._kube.get(path)
+            thing = await self._kube.get(path)
         except NotFound:
             return None
+        content = {key: thing[key] for key in ("data", "binaryData") if thing.get(key)}
+        name = (thing.get("metadata") or {}).get("name")
+        return {"metadata": {"name": name}} | content if name else content  # the rest is nobody's concern, and large
 
     async def _token(self, pod: Json, ref: InputRef) -> Json | None:
         key, now = (pod["metadata"]["uid"], ref), self._clock.time()
@@ -83,3 +105,9 @@ class InputSource:
         expires = parse_rfc3339(answer.get("status", {}).get("expirationTimestamp")) or now + ref.expiration
         self._tokens[key] = _Kept(answer, now + TOKEN_LIFE * min(expires - now, float(ref.expiration or 3600)))
         return answer
+
+
+def _size(thing: Json) -> int:
+    """Bytes of an object's content, with what each key costs besides."""
+    parts = [thing.get("data") or {}, thing.get("binaryData") or {}]
+    return sum(len(key) + len(str(value)) + 128 for part in parts for key, value in part.items())
