@@ -52,6 +52,7 @@ class HelperOptions:
     """What the helper is told when it is greeted; meanings as in the cluster's settings. `epoch` is asked each time."""
 
     instance: str
+    cluster: str
     epoch: Callable[[], int]
     spool: str = "~/.hpc-bridge"
     compute_spool: str | None = None
@@ -123,7 +124,7 @@ class PbsCluster:
         options = self._options
         spool = options.compute_spool or place.spool
         return Site(
-            directory=posixpath.join(spool, options.instance, "pods", ref.uid),
+            directory=posixpath.join(spool, options.instance, options.cluster, "pods", ref.uid),
             podrun=posixpath.join(spool, "bin", posixpath.basename(place.podrun)),
             python=options.compute_python,
             pbs_exec=place.pbs_exec,
@@ -232,6 +233,7 @@ class PbsCluster:
         options = self._options
         return {
             "instance": options.instance,
+            "cluster": options.cluster,
             "spool": spool,
             "pbs_exec": options.pbs_exec,
             "epoch": options.epoch(),

@@ -58,6 +58,7 @@ def load(path: str | Path) -> Settings:
         whole = {d["loc"] for d in details if not any(_inside(other["loc"], d["loc"]) for other in details)}
         problems += [_problem(document, detail) for detail in details if detail["loc"] in whole]
         raise SettingsError(problems) from None
+    problems += _colliding(document, loaded)
     if problems:
         raise SettingsError(problems)
     return loaded
@@ -84,6 +85,38 @@ def _problem(document: Document, detail: Any) -> Problem:
     shown = "is wrong" if isinstance(value, dict | list) else f"{value!r} is wrong"
     right = _PATTERNS.get(detail.get("ctx", {}).get("pattern", "")) or message[0].lower() + message[1:]
     return document.problem(path, f"{shown}; {right}")
+
+
+def _colliding(document: Document, loaded: Settings) -> Iterator[Problem]:
+    """Accounts of one cluster that are one user there: two helpers in one folder would take it from each other.
+
+    Clusters cannot collide: each has a folder of its name in the spool, and names differ.
+    """
+    for number, cluster in enumerate(loaded.clusters):
+        seen: dict[str, int] = {}
+        named: dict[str, int] = {}
+        for index, account in enumerate(cluster.accounts):
+            other = seen.setdefault(_user(account.transport), index)
+            if other != index:
+                text = (
+                    f"is the same user of the cluster as accounts[{other}]; join their namespaces, or name another user"
+                )
+                yield document.problem(("clusters", number, "accounts", index, "transport"), text)
+            other = named.setdefault(account.name, index)
+            if other != index:
+                text = f"{account.name!r} is that of accounts[{other}] too; give each its own"
+                yield document.problem(("clusters", number, "accounts", index, "name"), text)
+
+
+def _user(transport: settings.Transport) -> str:
+    """Equal for two transports that certainly reach one user's home directory."""
+    match transport:
+        case settings.SshTransport():
+            return f"ssh {transport.user}"
+        case settings.CommandTransport():
+            return f"command {transport.argv}"
+        case settings.LocalTransport():
+            return "local"
 
 
 def _inside(location: tuple[str | int, ...], other: tuple[str | int, ...]) -> bool:

@@ -87,7 +87,7 @@ def _rendered(pod: Json, planned: Plan, cluster: Cluster) -> Iterator[Json]:
 
 def _site(cluster: Cluster, planned: Plan) -> Site:
     spool = cluster.compute_spool or cluster.spool.replace("~", _HOME, 1)
-    directory = f"{spool}/{_INSTANCE}/pods/{planned.uid or UNKNOWN_UID}"
+    directory = f"{spool}/{_INSTANCE}/{cluster.name}/pods/{planned.uid or UNKNOWN_UID}"
     return Site(directory, f"{spool}/bin/{_PODRUN}", cluster.compute_python, cluster.pbs_exec)
 
 

@@ -16,6 +16,7 @@ def connect(cluster: s.Cluster, instance: str, epoch: Callable[[], int]) -> PbsC
     """Return the connection, not started. `instance`: UID of namespace kube-system; `epoch`: asked at each use."""
     options = HelperOptions(
         instance=instance,
+        cluster=cluster.name,
         epoch=epoch,
         spool=cluster.spool,
         compute_spool=cluster.compute_spool,

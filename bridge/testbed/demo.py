@@ -214,7 +214,7 @@ class _Demo:
             raise TestbedError("no pod was sent to a PBS cluster")
         name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
         self._screen.line(f"\n$ kubectl logs {name}\n{control_plane.kubectl('logs', name).stdout.rstrip()}")
-        (script,) = clusters[node].spool.glob(f"*/pods/{pod['metadata']['uid']}/job.qsub")
+        (script,) = clusters[node].spool.glob(f"*/*/pods/{pod['metadata']['uid']}/job.qsub")
         qsub = script.read_text().rstrip().splitlines()[-1]
         self._screen.line(f"\n{name} was submitted on the login node of {clusters[node].name} by\n{qsub}")
         if self._explained:

@@ -1,10 +1,11 @@
 """The spool on the cluster: one directory a pod, their marks, the dirty list, and the epoch of the agent that leads.
 
-    <spool>/<instance>/epoch        "EPOCH TOKEN": who spoke last to this account
-    <spool>/<instance>/dirty/<uid>  made by podrun when status.json has changed
-    <spool>/<instance>/pods/<uid>/  everything of one pod; names that start with a dot are being made or removed
+    <spool>/<instance>/<cluster>/epoch        "EPOCH TOKEN": who spoke last to this account
+    <spool>/<instance>/<cluster>/dirty/<uid>  made by podrun when status.json has changed
+    <spool>/<instance>/<cluster>/pods/<uid>/  everything of one pod; names with a dot first are being made or removed
 
-A pod directory appears whole, by rename. What is in it may have been changed by the pod itself and is read as such.
+Two PBS clusters may share a home directory: each has its own folder. A pod directory appears whole, by rename. What is
+in it may have been changed by the pod itself and is read as such.
 """
 
 import errno
@@ -49,13 +50,14 @@ class Marks(NamedTuple):
 class Spool:
     """The directories of one instance. Methods raise OSError, and OpError where the request is at fault."""
 
-    def __init__(self, root: str, instance: str, token: str) -> None:
+    def __init__(self, root: str, instance: str, cluster: str, token: str) -> None:
         self.root = root
-        self.path = os.path.join(root, instance)
+        above = os.path.join(root, instance)
+        self.path = os.path.join(above, cluster)
         self.pods = os.path.join(self.path, "pods")
         self._dirty = os.path.join(self.path, "dirty")
         self._token = token
-        for path in (root, self.path, self.pods, self._dirty):
+        for path in (root, above, self.path, self.pods, self._dirty):
             os.makedirs(path, mode=0o700, exist_ok=True)
 
     def pod_path(self, uid: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 from . import helper_host as host
 from .helper_board import Board
 from .helper_dirs import Spool
-from .helper_errors import OpError, field, pod_uid
+from .helper_errors import OpError, field, is_uid, pod_uid
 from .helper_faults import reach
 from .helper_logs import read_log
 from .helper_pbs import QSUB_TIMEOUT, Budget, Pbs
@@ -33,10 +33,13 @@ class Operations:
         instance = str(field(head, "instance", str))
         if not instance.replace("-", "").isalnum():
             raise OpError("permanent", "not an instance: {!r}".format(instance[:80]))
+        cluster = str(field(head, "cluster", str))
+        if not is_uid(cluster):
+            raise OpError("permanent", "not the name of a cluster: {!r}".format(cluster[:80]))
         epoch = int(field(head, "epoch", int))
         token = os.urandom(8).hex()
         root = os.path.abspath(os.path.expanduser(str(field(head, "spool", str))))
-        self.spool = Spool(root, instance, token)
+        self.spool = Spool(root, instance, cluster, token)
         self.spool.lead(epoch)
         poll, lost_after = float(field(head, "poll", float)), float(field(head, "lost_after", float))
         pbs_exec = host.pbs_exec(head.get("pbs_exec"))

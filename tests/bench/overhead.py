@@ -23,7 +23,7 @@ def overhead(stage: Stage, name: str) -> float:
     """Milliseconds for one pod."""
     stage.create([stage.pod(name, "date +%s.%N")])
     pod = wait(lambda: ended(stage, name), f"{name} ended", 120)
-    folder = f"{stage.spool}/*/pods/{pod['metadata']['uid']}"
+    folder = f"{stage.spool}/*/*/pods/{pod['metadata']['uid']}"
     opened, line = stage.shell(f"stat -c %.9Y {folder}/job.out; cat {folder}/logs/main/0.log").splitlines()
     return (float(line.split()[3]) - float(opened)) * 1000
 

@@ -26,7 +26,7 @@ def latency(stage: Stage) -> Iterator[Figure]:
     stage.client(lambda kube: _follow(stage, kube, seen))
     samples: list[float] = []
     for uid, times in seen.items():
-        written = json.loads(stage.shell(f"cat {stage.spool}/*/pods/{uid}/status.json"))["containers"]["main"]
+        written = json.loads(stage.shell(f"cat {stage.spool}/*/*/pods/{uid}/status.json"))["containers"]["main"]
         samples += [times["started"] - written["started_at"], times["ended"] - written["finished_at"]]
     note = f"{len(samples)} starts and ends; p50 {quantile(samples, 0.5):.2f} s"
     yield Figure("status_latency_s.p99", quantile(samples, 0.99), "s", "≤ 2", tuple(samples), note)

@@ -19,6 +19,7 @@ from pbs_adapter.remote.wire import Frame
 
 DEADLINE = 60.0  # generous: the machine may be busy
 INSTANCE = "11111111-2222-3333-4444-555555555555"
+CLUSTER = "alpha"
 Json = dict[str, Any]
 
 #: In podrun's place: claims the directory, says what it does, and stops when it is told to.
@@ -193,7 +194,7 @@ class Site:
 
     @property
     def instance(self) -> Path:
-        return self.spool / INSTANCE
+        return self.spool / INSTANCE / CLUSTER
 
     def pod(self, uid: str) -> Path:
         """The pod directory."""
@@ -208,7 +209,13 @@ class Site:
         return helper
 
     def hello(self, helper: Helper, **options: Any) -> Json:
-        defaults: Json = {"instance": INSTANCE, "spool": str(self.spool), "pbs_exec": str(self.pbs), "poll": 1.0}
+        defaults: Json = {
+            "instance": INSTANCE,
+            "cluster": CLUSTER,
+            "spool": str(self.spool),
+            "pbs_exec": str(self.pbs),
+            "poll": 1.0,
+        }
         defaults |= {"lost_after": 2.0, "connections_per_minute": 1200, "compute_spool": None}
         return helper.ask("hello", **{**defaults, "compute_python": self.python, "podrun": str(self.podrun), **options})
 

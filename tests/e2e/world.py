@@ -110,7 +110,7 @@ class World:
     def directory(self, uid: str, cluster: str = "alpha") -> str:
         """The pod directory on the cluster."""
         instance = self.get("namespace", "kube-system")["metadata"]["uid"]
-        return f"{self.clusters[cluster].spool}/{instance}/pods/{uid}"
+        return f"{self.clusters[cluster].spool}/{instance}/{cluster}/pods/{uid}"
 
     def restart_agent(self, *, kill: bool = False) -> None:
         """Stop (or SIGKILL) the agent and start it again."""

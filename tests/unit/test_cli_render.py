@@ -51,15 +51,15 @@ def test_the_script_of_a_pod(settings: Path) -> None:
         "#!/bin/sh",
         "# cluster alpha; words in capitals are known only when the pod runs",
         "# pod ns/p",
-        "/opt/pbs/bin/qsub -r n -c n -m n -j oe -koed -o /HOME/.hpc-bridge/INSTANCE/pods/POD-UID/job.out "
+        "/opt/pbs/bin/qsub -r n -c n -m n -j oe -koed -o /HOME/.hpc-bridge/INSTANCE/alpha/pods/POD-UID/job.out "
         "-N p.POD-UID.INSTANCE -q workq -l select=1:ncpus=1:mem=1310720kb -l walltime=01:01:30 "
-        "-- /usr/bin/python3 /HOME/.hpc-bridge/bin/podrun-VERSION.pyz /HOME/.hpc-bridge/INSTANCE/pods/POD-UID",
+        "-- /usr/bin/python3 /HOME/.hpc-bridge/bin/podrun-VERSION.pyz /HOME/.hpc-bridge/INSTANCE/alpha/pods/POD-UID",
     ]
 
 
 def test_another_cluster(settings: Path) -> None:
     done = render(settings, POD, "--cluster", "beta")
-    assert "-o /mnt/bridge/INSTANCE/pods/POD-UID/job.out" in done.stdout
+    assert "-o /mnt/bridge/INSTANCE/beta/pods/POD-UID/job.out" in done.stdout
     assert "-q " not in done.stdout
     done = render(settings, POD, "--cluster", "nix")
     assert done.exit_code == 2

@@ -51,3 +51,24 @@ def test_verbs_have_help() -> None:
     assert done.exit_code == 0
     assert {"render", "run", "status", "validate"} <= {verb for verb in VERBS if f"\n  {verb} " in done.output}
     assert CliRunner().invoke(main, ["nix"]).exit_code == 2
+
+
+def test_two_ways_into_one_account_are_refused(tmp_path: Path) -> None:
+    """Two clusters may share a home directory; two accounts of a cluster that are one user may not."""
+    path = tmp_path / "bridge.yaml"
+    for name in ("key", "known_hosts"):
+        (tmp_path / name).touch(mode=0o600)
+    ssh = "transport: {type: ssh, host: %s, user: %s, keyFile: key, knownHostsFile: known_hosts}, namespaces: [%s]"
+    cluster = "  - name: %s\n    accounts:\n      - {name: a, %s}\n      - {name: %s, %s}\n"
+    one, two, three = (
+        ssh % (host, user, name) for host, user, name in (("l1", "ann", "x"), ("l2", "ann", "y"), ("l1", "bob", "y"))
+    )
+    path.write_text("clusters:\n" + cluster % ("alpha", one, "b", three) + cluster % ("beta", one, "b", three))
+    done = CliRunner().invoke(main, ["validate", "-c", str(path)])
+    assert done.exit_code == 0, done.output
+    path.write_text("clusters:\n" + cluster % ("alpha", one, "a", two))
+    done = CliRunner().invoke(main, ["validate", "-c", str(path)])
+    assert done.exit_code == 2
+    wrong = "clusters[0].accounts[1]"
+    assert f"{wrong}.transport: is the same user of the cluster as accounts[0]" in done.stderr
+    assert f"{wrong}.name: 'a' is that of accounts[0] too" in done.stderr

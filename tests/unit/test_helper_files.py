@@ -146,7 +146,7 @@ def test_status_is_believed_only_in_the_right_shape(container: str, top: str, go
 
 
 def spool(tmp_path: Path) -> Spool:
-    return Spool(str(tmp_path / "spool"), "instance", "token")
+    return Spool(str(tmp_path / "spool"), "instance", "alpha", "token")
 
 
 def test_a_pod_directory_appears_whole(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_pod_directory_appears_whole(tmp_path: Path) -> None:
 
 
 def test_the_highest_epoch_wins(tmp_path: Path) -> None:
-    s, later = spool(tmp_path), Spool(str(tmp_path / "spool"), "instance", "later")
+    s, later = spool(tmp_path), Spool(str(tmp_path / "spool"), "instance", "alpha", "later")
     s.lead(3)
     assert s.is_ours()
     s.check_epoch(3)

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from helperkit import INSTANCE, POD_JSON, Helper, HelperError, Site, until
+from helperkit import CLUSTER, INSTANCE, POD_JSON, Helper, HelperError, Site, until
 
 from pbs_adapter.minipbs import Server
 from pbs_adapter.remote import wire
@@ -38,7 +38,7 @@ def test_pbs_is_found_on_path(site: Site) -> None:
 def test_a_spool_below_home(site: Site) -> None:
     helper = site.helper(hello=False)
     assert site.hello(helper, spool="~/elsewhere")["spool"] == str(site.folder / "elsewhere")
-    assert (site.folder / "elsewhere" / INSTANCE / "pods").stat().st_mode & 0o777 == 0o700
+    assert (site.folder / "elsewhere" / INSTANCE / CLUSTER / "pods").stat().st_mode & 0o777 == 0o700
 
 
 def test_the_long_poll_wakes_for_changes_only(site: Site) -> None:

@@ -48,6 +48,7 @@ def options(pbs: PbsTestCluster, **changes: Any) -> HelperOptions:
     settings = pbs.settings()
     made = HelperOptions(
         instance=INSTANCE,
+        cluster="gamma",
         epoch=lambda: 1,
         spool=settings["spool"],
         pbs_exec=settings["pbsExec"],
@@ -154,7 +155,7 @@ async def test_a_pod_runs_from_submission_to_removal(cluster: PbsCluster, pbs: P
     assert await logs(cluster, job.ref, tail_lines=2) == b"19999\n20000\n"
     assert await followed == expected
     site = cluster.site(job.ref)
-    assert site.directory == f"{pbs.spool}/{INSTANCE}/pods/{job.ref.uid}"
+    assert site.directory == f"{pbs.spool}/{INSTANCE}/gamma/pods/{job.ref.uid}"
     assert pbs.run(f"cat {site.directory}/job.qsub").stdout.splitlines()[1] == "# pod default/hello"
     assert pbs.run(f"od -An -c {site.directory}/volumes/data/key").stdout.split() == ["\\0", *"value", "377"]
     await cluster.remove(job.ref)
