@@ -163,7 +163,7 @@ class Agent:
         closing.push_async_callback(server.aclose)
         node = NodeAgent(
             self._writes, cluster, link, kubelet.address, port, self._clock,
-            recorder=self._recorder, allowed=self._leader.valid,
+            instance=instance, recorder=self._recorder, allowed=self._leader.valid,
         )  # fmt: skip
         sweep = Sweeper(
             link, self._known_uids, self._settings.agent.sweep,

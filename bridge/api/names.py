@@ -35,6 +35,10 @@ ROUTED = STATUS_PREFIX + "route"
 # Read back: the UID of the pod that was submitted, so that a copy of its YAML says nothing of the copy.
 SUBMITTED = STATUS_PREFIX + "submitted"
 
+# Annotations of the virtual nodes, read back: what of the Node is the bridge's, so that it can be taken away again.
+OWN_LABELS = STATUS_PREFIX + "labels"
+OWN_RESOURCES = STATUS_PREFIX + "resources"
+
 # Taints and conditions of the virtual nodes.
 CLUSTER_TAINT = PREFIX + "cluster"
 UNREACHABLE_TAINT = PREFIX + "unreachable"
@@ -75,6 +79,10 @@ MEANING: dict[str, str] = {
     CLUSTER: "The cluster the job is on. For display.",
     SUBMITTED: "The pod's own UID once its job was submitted. Should the cluster know nothing of it any more, the pod "
     "fails rather than run a second time. In a copy of the pod it means nothing.",
+    OWN_LABELS: "Of a virtual node: names of the labels that the settings gave it. Those that they give no more are "
+    "taken away.",
+    OWN_RESOURCES: "Of a virtual node: names of the resources that the bridge offers. Those that it offers no more are "
+    "taken away; others' stay.",
     CLUSTER_TAINT: "As label of a virtual node: its cluster. As taint `hpc-bridge.io/cluster=NAME:NoSchedule`: only "
     "pods that tolerate it come there.",
     UNREACHABLE_TAINT: "Taint (NoSchedule) of a virtual node whose cluster cannot be reached now. Pods there go on.",

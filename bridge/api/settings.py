@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from bridge.api.nodelabels import node_labels
+
 # load.py has a sentence for each of these.
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 ABSOLUTE = r"^/"
@@ -298,10 +300,28 @@ class Cluster(_Strict):
         (), alias="hostPaths", description="Directories that pods may mount with hostPath."
     )
     overcommit: float = Field(
-        2.0,
+        1.0,
         ge=1,
         le=100,
-        description="The node offers this many times the cluster's usable resources: a backlog can wait in PBS.",
+        description="The node's allocatable is this many times the cluster's usable resources, which are its capacity. "
+        "1: what does not fit besides the pods there waits in Kubernetes. More: that much backlog waits in PBS, ages "
+        "there and starts sooner; but kube-scheduler does not know running pods from waiting ones, and may preempt "
+        "either (see limits).",
+    )
+    labels: Annotated[dict[str, str], AfterValidator(node_labels)] = Field(
+        default_factory=dict,
+        description="Labels of the node besides the bridge's own, for example `topology.kubernetes.io/zone`. There is "
+        "no zone by default: a zone that only one node is in keeps other people's pods Pending that spread over zones. "
+        "Of names below `kubernetes.io` and `k8s.io`, a node may carry a few only.",
+    )
+    provider_id: str | None = Field(
+        None,
+        alias="providerID",
+        pattern=r"^(\S+://\S+)?$",
+        max_length=253,
+        description="The node's `spec.providerID`. Left out: `hpc-bridge://INSTANCE/NAME`, by which a cloud provider's "
+        "controller sees that the node is none of its machines, and does not remove it while the agent is away. "
+        "Empty: none. It is written once: Kubernetes does not let it change.",
     )
     pods: int = Field(500, ge=1, le=20000, description="Most pods on the node; bounded by the queue's max_queued too.")
     poll: Duration = Field(

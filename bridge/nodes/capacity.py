@@ -1,4 +1,4 @@
-"""What a virtual node offers: what the account can really use, times the cluster's overcommit. Pure.
+"""What a virtual node offers: what the account can really use; to pods, times the cluster's overcommit. Pure.
 
 Usable are the vnodes that are up and open to the queues that pods may name, bounded by PBS's own limits for a user.
 Quantities are written as the API server would write them back, so that a status can be compared as text.
@@ -40,22 +40,22 @@ def capacity(census: Census, cluster: Cluster, user: str = "") -> Capacity:
         bounds = [limit_for_user(each.max_run_res.get(resource, ()), user) for each in limits]
         return min([total, *(bound for bound in bounds if bound is not None)])
 
-    def offered(resource: str) -> int:
-        return int(usable(resource) * cluster.overcommit)
+    def amounts(times: float) -> dict[str, str]:
+        found = {
+            "cpu": decimal(int(usable("ncpus") * times)),
+            "memory": binary(int(usable("mem") * times) // 1024 * 1024),
+            "pods": decimal(min([cluster.pods, *_queued(limits, user)])),
+            "ephemeral-storage": "0",  # pods may ask for it only where the settings map it to a resource of PBS
+        }
+        for name, resource in cluster.resources.items():
+            amount = int(usable(resource) * times)
+            found[name] = binary(amount // 1024 * 1024) if name == "ephemeral-storage" else decimal(amount)
+        return found
 
-    amounts = {
-        "cpu": decimal(offered("ncpus")),
-        "memory": binary(offered("mem") // 1024 * 1024),
-        "pods": decimal(min([cluster.pods, *_queued(limits, user)])),
-        "ephemeral-storage": "0",  # pods may ask for it only where the settings map it to a resource of PBS
-    }
-    for name, resource in cluster.resources.items():
-        amount = offered(resource)
-        amounts[name] = binary(amount // 1024 * 1024) if name == "ephemeral-storage" else decimal(amount)
     hosts = [group for group in group_by_host(vnodes).values() if group]
     return Capacity(
-        capacity=amounts,
-        allocatable=dict(amounts),
+        capacity=amounts(1),
+        allocatable=amounts(cluster.overcommit),
         host_ncpus=max((sum(v.ncpus for v in group) for group in hosts), default=0),
         host_mem=max((sum(v.mem for v in group) for group in hosts), default=0),
         domain_ncpus=max((v.ncpus for v in vnodes), default=0),

@@ -17,7 +17,7 @@ from bridge.api.settings import Cluster
 from bridge.clusters.health import ClusterHealth
 from bridge.kube import Json, Kubernetes, paths
 from bridge.kube.clock import BackOff, Clock, SystemClock, wait
-from bridge.kube.errors import Conflict, KubeError, NotFound
+from bridge.kube.errors import Conflict, Forbidden, KubeError, NotFound
 from bridge.kube.events import Recorder
 from bridge.nodes import node as pure
 from bridge.nodes.capacity import Capacity, capacity
@@ -28,6 +28,13 @@ INTERVAL = 10.0  # s between two looks at the Node
 SETTLE = 30.0  # s after the start in which a cluster not reached yet is still being connected to, not unreachable
 
 log = structlog.get_logger(__name__)
+
+
+def provider_id(cluster: Cluster, instance: str) -> str:
+    """The node's providerID; empty: none."""
+    if cluster.provider_id is not None:
+        return cluster.provider_id
+    return f"hpc-bridge://{instance}/{cluster.name}" if instance else ""
 
 
 class Link(Protocol):
@@ -43,7 +50,7 @@ class Link(Protocol):
 class NodeAgent:
     """One virtual node. `kubelet_address` and `kubelet_port` are what the API server dials.
 
-    user: whose PBS limits bound the capacity. allowed: whether this process may write (it leads).
+    instance: names the Kubernetes cluster in the providerID. allowed: whether this process may write (it leads).
     """
 
     def __init__(
@@ -55,6 +62,7 @@ class NodeAgent:
         kubelet_port: int,
         clock: Clock | None = None,
         *,
+        instance: str = "",
         recorder: Recorder | None = None,
         allowed: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -71,7 +79,8 @@ class NodeAgent:
         self._registered = asyncio.Event()
         self._started = self._clock.monotonic()
         self._reached = False  # by this process, ever
-        self._offered: set[str] = set()
+        self._provider_id = provider_id(cluster, instance)
+        self._kubernetes: str | None = None
         self._status: Json = {}
         self._capacity: tuple[float, Capacity] | None = None
         self.node_uid: str | None = None
@@ -127,6 +136,8 @@ class NodeAgent:
             await self._clock.sleep(RENEW)
 
     async def _look(self) -> None:
+        if self._kubernetes is None:
+            self._kubernetes = await self._server_version()
         view = self._view()
         try:
             found = await self._kube.get(paths.node(self.name))
@@ -151,11 +162,11 @@ class NodeAgent:
         old = found.get("status") or {}
         now = self._clock.time()
         new = pure.status(self._cluster, view, old, now)
-        if pure.must_write(old, new, now):
-            body = pure.status_patch(old, new, self._offered)
+        ours = pure.own_resources(found)
+        if pure.must_write(old, new, now, ours):
+            body = pure.status_patch(old, new, ours)
             written = await self._kube.patch(paths.node_status(self.name), body)
             found["metadata"]["resourceVersion"] = written["metadata"]["resourceVersion"]
-        self._offered |= view.capacity.keys()
         self._status = new
 
     def _announce(self, view: pure.View, node: Json) -> None:
@@ -181,7 +192,15 @@ class NodeAgent:
             allocatable=offer.allocatable if offer else {},
             reachable=None if settling else health.reachable,
             message=health.message,
+            provider_id=self._provider_id,
+            kubernetes=self._kubernetes or "",
         )
+
+    async def _server_version(self) -> str:
+        try:
+            return str((await self._kube.get("/version")).get("gitVersion", ""))
+        except (NotFound, Forbidden):
+            return ""
 
     def _offer(self, census: Census) -> Capacity:
         """The capacity that follows from this census, worked out once."""

@@ -7,6 +7,7 @@ seen, which therefore has no pods.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -37,8 +38,9 @@ _PRESSURE = (
 class View:
     """All that a node's status follows from.
 
-    offered: as `capacity.Capacity`, None before the first census. reachable: None while it is not known yet. message:
-    why it is not reachable.
+    capacity, allocatable: as of `capacity.Capacity`, empty before the first census. reachable: None while it is not
+    known yet. message: why it is not reachable. provider_id: what to give a Node that has none; empty: nothing.
+    kubernetes: the version of the API server, empty where it did not say.
     """
 
     address: str
@@ -48,6 +50,8 @@ class View:
     allocatable: Mapping[str, str] = field(default_factory=dict)
     reachable: bool | None = None
     message: str = ""
+    provider_id: str = ""
+    kubernetes: str = ""
 
 
 def cluster_taint(cluster: Cluster) -> Json:
@@ -56,7 +60,10 @@ def cluster_taint(cluster: Cluster) -> Json:
 
 
 def labels(cluster: Cluster, host: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """(labels that are kept so, labels that are only set where there is none: an operator may change them)."""
+    """(labels that are kept so, labels that are only set where there is none: an operator may change them).
+
+    No zone: it would be one that only this node is in, and others' pods that spread over zones wait for room in it.
+    """
     kept = {
         names.HOSTNAME_LABEL: cluster.node_name,
         names.OS_LABEL: "linux",
@@ -65,34 +72,76 @@ def labels(cluster: Cluster, host: Mapping[str, str]) -> tuple[dict[str, str], d
     }
     if machine := host.get("arch"):
         kept[names.ARCH_LABEL] = _GOARCH.get(machine, machine)
-    once = {names.ZONE_LABEL: cluster.node_name, names.EXCLUDE_BALANCERS_LABEL: "true"}
-    return kept, once
+    return kept | cluster.labels, {names.EXCLUDE_BALANCERS_LABEL: "true"}
 
 
 def new_node(cluster: Cluster, view: View, now: float) -> Json:
     """The Node to register."""
     kept, once = labels(cluster, view.census.host if view.census else {})
     taints = [cluster_taint(cluster)]
+    spec = {"taints": with_reachability(taints, view.reachable)}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": cluster.node_name, "labels": kept | once, "annotations": {ATTACH_DETACH: "true"}},
-        "spec": {"taints": with_reachability(taints, view.reachable)},
+        "metadata": {
+            "name": cluster.node_name,
+            "labels": kept | once,
+            "annotations": {ATTACH_DETACH: "true", **_own(cluster, view.capacity)},
+        },
+        "spec": spec | ({"providerID": view.provider_id} if view.provider_id else {}),
         "status": status(cluster, view, {}, now),
     }
 
 
 def metadata_patch(cluster: Cluster, view: View, node: Json) -> Json | None:
-    """Merge patch that restores the labels and the annotation of ours; None when they are as they should be."""
+    """Merge patch that restores the labels and annotations of ours; None when they are as they should be.
+
+    To be sent before the status: the names of resources are written down before the Node offers them. A providerID is
+    given to a Node that has none; one that is there can never be changed.
+    """
     kept, once = labels(cluster, view.census.host if view.census else {})
     metadata = node["metadata"]
-    have = metadata.get("labels") or {}
-    wrong = {key: value for key, value in kept.items() if have.get(key) != value}
-    wrong |= {key: value for key, value in once.items() if key not in have}
-    patch: Json = {"labels": wrong} if wrong else {}
-    if (metadata.get("annotations") or {}).get(ATTACH_DETACH) != "true":
-        patch["annotations"] = {ATTACH_DETACH: "true"}
-    return {"metadata": patch} if patch else None
+    have, noted = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    changed: dict[str, str | None] = {key: value for key, value in kept.items() if have.get(key) != value}
+    changed |= {key: value for key, value in once.items() if key not in have}
+    changed |= {key: None for key in _once_ours(cluster, have, noted) if key not in kept}
+    wanted = {ATTACH_DETACH: "true", **_own(cluster, [*view.capacity, *_still_offered(node)])}
+    annotations = {key: value for key, value in wanted.items() if noted.get(key) != value}
+    patch: Json = {"metadata": {k: v for k, v in (("labels", changed), ("annotations", annotations)) if v}}
+    if view.provider_id and not node["spec"].get("providerID"):
+        patch["spec"] = {"providerID": view.provider_id}
+    return patch if patch != {"metadata": {}} else None
+
+
+def own_resources(node: Json) -> set[str]:
+    """Names of the resources that this agent, or the one before it, offered."""
+    return _listed(node["metadata"].get("annotations") or {}, names.OWN_RESOURCES)
+
+
+def _still_offered(node: Json) -> set[str]:
+    """They are forgotten only when the status has them no more."""
+    state = node.get("status") or {}
+    return own_resources(node) & {*(state.get("capacity") or {}), *(state.get("allocatable") or {})}
+
+
+def _own(cluster: Cluster, resources: Iterable[str]) -> dict[str, str]:
+    listed = {names.OWN_LABELS: sorted(cluster.labels), names.OWN_RESOURCES: sorted(set(resources))}
+    return {key: ",".join(found) for key, found in listed.items()}
+
+
+def _listed(annotations: Mapping[str, str], key: str) -> set[str]:
+    return {name for name in annotations.get(key, "").split(",") if name}
+
+
+def _once_ours(cluster: Cluster, have: Mapping[str, str], noted: Mapping[str, str]) -> set[str]:
+    """Labels that the settings gave and give no more.
+
+    Versions that kept no list gave each node a zone of its own name. That one goes once, and is anybody's afterwards.
+    """
+    zone = names.ZONE_LABEL
+    if names.OWN_LABELS not in noted:
+        return {zone} if have.get(zone) == cluster.node_name else set()
+    return {key for key in _listed(noted, names.OWN_LABELS) if key in have}
 
 
 def taints_patch(view: View, node: Json) -> Json | None:
@@ -152,10 +201,10 @@ def status(cluster: Cluster, view: View, old: Json, now: float) -> Json:
         "conditions": conditions,
         "addresses": [
             {"type": "InternalIP", "address": view.address},
-            {"type": "Hostname", "address": cluster.node_name},
+            {"type": "Hostname", "address": view.address},  # an API server may prefer it; the node's name is in no DNS
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": view.port}},
-        "nodeInfo": node_info(cluster, view.census, old.get("nodeInfo") or {}),
+        "nodeInfo": node_info(cluster, view.census, old.get("nodeInfo") or {}, view.kubernetes),
     }
 
 
@@ -177,7 +226,7 @@ def _conditions(view: View, old: Mapping[str, Json], seen: bool) -> list[tuple[s
     return rows
 
 
-def node_info(cluster: Cluster, census: Census | None, old: Json) -> Json:
+def node_info(cluster: Cluster, census: Census | None, old: Json, server: str = "") -> Json:
     """The systemInfo of the node. Ids are made up, and never change: a new bootID would mean a reboot."""
 
     def made_up(what: str) -> str:
@@ -192,11 +241,21 @@ def node_info(cluster: Cluster, census: Census | None, old: Json) -> Json:
         "kernelVersion": host.get("kernel") or old.get("kernelVersion", ""),
         "osImage": host.get("os") or old.get("osImage", ""),
         "containerRuntimeVersion": f"pbs://{_pbs_version(census) or _after(old.get('containerRuntimeVersion', ''))}",
-        "kubeletVersion": f"{KUBERNETES}-hpcbridge.{VERSION}",
+        "kubeletVersion": f"{kubelet_version(server)}-hpcbridge.{VERSION}",
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
         "architecture": _GOARCH.get(machine, machine) or old.get("architecture", ""),
     }
+
+
+def kubelet_version(server: str) -> str:
+    """The version to show: never newer than the API server's, as no kubelet may be.
+
+    >>> kubelet_version("v1.34.2+k3s1"), kubelet_version("v1.37.0"), kubelet_version("")
+    ('v1.34.2', 'v1.36.0', 'v1.36.0')
+    """
+    found = re.match(r"v\d+\.\d+\.\d+", server)
+    return min(KUBERNETES, found[0] if found else KUBERNETES, key=lambda v: [int(n) for n in v[1:].split(".")])
 
 
 def _pbs_version(census: Census | None) -> str:
@@ -207,8 +266,10 @@ def _after(runtime: str) -> str:
     return runtime.partition("://")[2] or "unknown"
 
 
-def must_write(old: Json, new: Json, now: float) -> bool:
+def must_write(old: Json, new: Json, now: float, ours: Iterable[str] = ()) -> bool:
     """Whether the status is to be written: something changed, or the last write is `REPORT_EVERY` seconds old.
+
+    ours: as for `status_patch`.
 
     The text of ClusterReachable alone (each attempt may fail differently) is no reason before a minute has passed.
     """
@@ -225,11 +286,13 @@ def must_write(old: Json, new: Json, now: float) -> bool:
     parts = ("capacity", "allocatable", "nodeInfo")
     if any((old.get(part) or {}).get(key) != value for part in parts for key, value in new[part].items()):
         return True
+    if any(name in (old.get(part) or {}) and name not in new[part] for part in parts[:2] for name in ours):
+        return True
     return any((old.get(part) or None) != new[part] for part in ("addresses", "daemonEndpoints"))
 
 
 def status_patch(old: Json, new: Json, ours: Iterable[str]) -> Json:
-    """Strategic merge patch of the status. `ours`: resources that this process has offered; those gone are taken back.
+    """Strategic merge patch of the status. `ours`: resources that the bridge has offered; those gone are taken back.
 
     Resources and conditions of others (device plugins by hand, node-problem-detector) stay.
     """

@@ -40,8 +40,9 @@ LOCAL_RUNS = 15.0
 """Seconds that a pod takes there, so that nobody waits for its room."""
 PATIENCE = 240.0
 """Seconds for five pods; far more than they take, for machines that are busy."""
-SETTINGS = {"images": [{"image": "busybox:*"}], "queue": "workq", "poll": 3}
-"""What bridge.yaml says of each cluster besides how it is reached; polls are more frequent than an admin would like."""
+SETTINGS = {"images": [{"image": "busybox:*"}], "queue": "workq", "poll": 3, "overcommit": 2}
+"""What bridge.yaml says of each cluster besides how it is reached; polls are more frequent than an admin would like,
+and a backlog as large as the cluster may wait in PBS."""
 CENSUS = {"census": 5}
 """The same, so that the router soon sees that beta is full."""
 LARGE = 20

@@ -17,7 +17,7 @@ from bridge.testbed.pbs_cluster import ALPHA, BETA, PbsTestCluster
 from pbs_adapter.minipbs import Queue
 
 HERE = Path(__file__).parent
-SHORT = {"poll": 3, "lostAfter": 3, "walltimeMargin": 5, "census": 5}
+SHORT = {"poll": 3, "lostAfter": 3, "walltimeMargin": 5, "census": 5, "overcommit": 2}
 # What a pod may meet with: a queue that takes jobs and runs none, one that takes none, ones with limits.
 QUEUES = (
     Queue("workq"),

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -15,6 +16,7 @@ from censuses import census, cluster
 from embedded import EmbeddedCluster
 from waiting import kubectl, running, until
 
+from bridge.api import names
 from bridge.clusters.link import ClusterLink
 from bridge.kube import Json, errors, paths
 from bridge.kube.client import KubeClient, connect
@@ -22,6 +24,7 @@ from bridge.kube.clock import parse_rfc3339
 from bridge.nodes.loop import NodeAgent
 from bridge.telemetry import Metrics
 from bridge.testbed.control_plane import ControlPlane
+from bridge.testbed.local_nodes import LocalNodes
 from pbs_adapter.models import Census
 
 LONG = 120.0  # s; for what the node-lifecycle controller takes its time over
@@ -33,6 +36,7 @@ class Node:
     def __init__(self, kube: KubeClient, name: str, port: int) -> None:
         self.kube, self.name, self.port = kube, name, port
         self.census = census()
+        self.settings: dict[str, Any] = {}
         self._stack = AsyncExitStack()
 
     async def start(self, connected: bool = True) -> None:
@@ -40,9 +44,9 @@ class Node:
         self.pbs = EmbeddedCluster(self.found)
         if connected:
             self.pbs.connect()
-        settings = cluster(name=self.name, node=self.name, overcommit=1, census=1)
+        settings = cluster(**{"name": self.name, "node": self.name, "census": 1, **self.settings})
         self.link = ClusterLink(settings, self.pbs)
-        self.agent = NodeAgent(self.kube, settings, self.link, "127.0.0.1", self.port)
+        self.agent = NodeAgent(self.kube, settings, self.link, "127.0.0.1", self.port, instance="1-2-3")
         await self._stack.enter_async_context(running(self.link.run(), self.agent.run()))
 
     async def kill(self) -> None:
@@ -193,6 +197,64 @@ async def test_an_operators_work_survives_a_restart(control_plane: ControlPlane,
     assert node["spec"]["unschedulable"] is True
     assert {t["key"] for t in node["spec"]["taints"]} == {"maintenance", "node.kubernetes.io/unschedulable"}
     assert node["status"]["capacity"]["example.com/dongle"] == "4"
+
+
+async def test_what_the_settings_no_longer_say_goes_and_the_provider_id_stays(nodes: tuple[Node, Node]) -> None:
+    """Of a node that an earlier version registered, too."""
+    one, _ = nodes
+    name, zone = paths.node(one.name), "topology.kubernetes.io/zone"
+    assert (await one.get())["spec"]["providerID"] == f"hpc-bridge://1-2-3/{one.name}"
+    await one.kill()
+    was = {"labels": {zone: one.name}, "annotations": {names.OWN_LABELS: None, names.OWN_RESOURCES: None}}
+    await one.kube.patch(name, {"metadata": was}, kind="merge")
+    domains = tuple(v._replace(available={**v.available, "ngpus": 1}) for v in one.census.vnodes[:2])
+    one.census = replace(one.census, vnodes=domains)
+    one.settings = {"resources": {"nvidia.com/gpu": "ngpus"}, "labels": {"team": "chemistry"}, "overcommit": 3}
+    await one.start()
+
+    async def offers(amounts: dict[str, str | None]) -> bool:
+        found = (await one.get())["status"].get("allocatable", {})
+        return {key: found.get(key) for key in amounts} == amounts
+
+    await until(lambda: offers({"cpu": "96", "nvidia.com/gpu": "6"}))  # more than the capacity, which Kubernetes allows
+    assert (await one.get())["status"]["capacity"]["cpu"] == "32"
+    labels = (await one.get())["metadata"]["labels"]
+    assert (zone in labels, labels["team"]) == (False, "chemistry")
+    await one.kill()
+    one.settings = {}
+    await one.start()
+    await until(lambda: offers({"cpu": "32", "nvidia.com/gpu": None}))
+    node = await one.get()
+    assert "team" not in node["metadata"]["labels"]
+    assert node["spec"]["providerID"] == f"hpc-bridge://1-2-3/{one.name}"
+
+
+async def test_pods_that_spread_over_zones_do_not_wait_for_a_virtual_node(
+    control_plane: ControlPlane, nodes: tuple[Node, Node]
+) -> None:
+    """The scheduler counts tainted nodes, too: a zone of its own would be an empty one, for ever."""
+    tag = uuid4().hex[:6]
+    with LocalNodes(control_plane, {f"w{n}-{tag}": {"cpu": "8", "memory": "8Gi"} for n in range(3)}) as workers:
+        for number, worker in enumerate(workers.nodes):
+            await kubectl(control_plane, "label", "node", worker, f"topology.kubernetes.io/zone=z{number}-{tag}")
+        web = f"web-{tag}"
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": web}},
+        }
+        template = {
+            "metadata": {"labels": {"app": web}},
+            "spec": {"topologySpreadConstraints": [spread], "containers": [{"name": "c", "image": "pause"}]},
+        }
+        spec = {"replicas": 6, "selector": {"matchLabels": {"app": web}}, "template": template}
+        made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": web}, "spec": spec}
+        await kubectl(control_plane, "create", "-f", "-", input=json.dumps(made))
+        try:
+            await kubectl(control_plane, "rollout", "status", f"deployment/{web}", "--timeout=60s")
+        finally:
+            await kubectl(control_plane, "delete", "deployment", web, "--cascade=foreground")
 
 
 async def test_an_unreachable_cluster_taints_its_own_node_only(nodes: tuple[Node, Node]) -> None:

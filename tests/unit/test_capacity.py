@@ -28,10 +28,16 @@ def vnodes(found: Census, **by_name: dict[str, Any]) -> Census:
 @pytest.mark.parametrize("dialect", ["main", "release"])
 def test_all_that_is_up_times_the_overcommit(dialect: str) -> None:
     offer = capacity(census(dialect), cluster(overcommit=1.5))
-    assert offer.capacity == {"cpu": "96", "memory": "384Gi", "pods": "500", "ephemeral-storage": "0"}
-    assert offer.allocatable == offer.capacity
+    assert offer.capacity == {"cpu": "64", "memory": "256Gi", "pods": "500", "ephemeral-storage": "0"}
+    assert offer.allocatable == {"cpu": "96", "memory": "384Gi", "pods": "500", "ephemeral-storage": "0"}
     assert (offer.host_ncpus, offer.host_mem) == (64, 256 * GIB)
     assert (offer.domain_ncpus, offer.domain_mem) == (32, 128 * GIB)
+
+
+def test_nothing_is_offered_twice_unless_the_admin_asks() -> None:
+    offer = capacity(census(), cluster())
+    assert offer.allocatable == offer.capacity
+    assert offer.capacity["cpu"] == "64"
 
 
 def test_vnodes_that_are_down_do_not_count_and_full_ones_do() -> None:
@@ -44,7 +50,7 @@ def test_vnodes_that_are_down_do_not_count_and_full_ones_do() -> None:
 def test_whole_cores_and_kibibytes() -> None:
     found = vnodes(census(), d0={"ncpus": 1, "mem": 3 * 1024 + 5}, d1={"ncpus": 0, "mem": 0})
     offer = capacity(found, cluster(overcommit=1.5))
-    assert (offer.capacity["cpu"], offer.capacity["memory"]) == ("1", "4Ki")
+    assert (offer.allocatable["cpu"], offer.allocatable["memory"]) == ("1", "4Ki")
 
 
 def test_vnodes_of_other_queues_do_not_count() -> None:
@@ -70,8 +76,8 @@ def test_limits_of_queue_and_server_bound_the_offer() -> None:
     )
     server = found.server._replace(limits=found.server.limits._replace(max_queued=(Limit("o", "PBS_ALL", 50),)))
     found = replace(found, queues=(queue, *found.queues[1:]), server=server)
-    offer = capacity(found, cluster())
-    assert (offer.capacity["cpu"], offer.capacity["pods"]) == ("32", "40")
+    offer = capacity(found, cluster(overcommit=2))
+    assert (offer.capacity["cpu"], offer.allocatable["cpu"], offer.capacity["pods"]) == ("16", "32", "40")
     assert capacity(found, cluster(), user="alice").capacity["pods"] == "50"
     assert capacity(found, cluster(pods=7)).capacity["pods"] == "7"
 

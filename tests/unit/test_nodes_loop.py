@@ -94,12 +94,12 @@ async def test_an_unchanged_status_is_written_every_five_minutes_and_the_lease_e
 async def test_a_new_census_shows_at_once() -> None:
     async with scene() as s:
         await s.clock.advance(20)
-        assert s.agent.allocatable == {"cpu": "128", "memory": "512Gi", "pods": "500", "ephemeral-storage": "0"}
+        assert s.agent.allocatable == {"cpu": "64", "memory": "256Gi", "pods": "500", "ephemeral-storage": "0"}
         s.census = replace(s.census, vnodes=s.census.vnodes[:2])
         await s.clock.advance(61)
-        assert s.node["status"]["allocatable"]["cpu"] == "64"
+        assert s.node["status"]["allocatable"]["cpu"] == "32"
         assert s.agent.allocatable is not None
-        assert s.agent.allocatable["cpu"] == "64"
+        assert s.agent.allocatable["cpu"] == "32"
 
 
 async def test_an_unreachable_cluster_costs_a_taint_and_nothing_else() -> None:
@@ -157,7 +157,7 @@ async def test_a_restart_while_the_cluster_is_away_keeps_the_node_ready() -> Non
         assert s.condition("Ready") == ("True", "KubeletReady")
         assert s.condition("ClusterReachable") == ("False", "ClusterUnreachable")
         assert "hpc-bridge.io/unreachable" in s.taints()
-        assert s.node["status"]["allocatable"]["cpu"] == "128"
+        assert s.node["status"]["allocatable"]["cpu"] == "64"
 
 
 async def test_conditions_that_the_controller_set_to_unknown_are_posted_again() -> None:

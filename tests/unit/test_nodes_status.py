@@ -13,13 +13,16 @@ from censuses import HOST, census, cluster
 from bridge.api import names
 from bridge.kube import Json
 from bridge.nodes.capacity import capacity
+from bridge.nodes.loop import provider_id
 from bridge.nodes.node import (
+    KUBERNETES,
     NEVER_SEEN,
     View,
     is_foreign,
     metadata_patch,
     must_write,
     new_node,
+    own_resources,
     status,
     status_patch,
     taints_patch,
@@ -56,10 +59,13 @@ def test_a_new_node_looks_like_a_kubelets() -> None:
         "kubernetes.io/arch": "amd64",
         "type": "virtual-kubelet",
         "hpc-bridge.io/cluster": "alpha",
-        "topology.kubernetes.io/zone": "pbs-alpha",
         "node.kubernetes.io/exclude-from-external-load-balancers": "true",
     }
-    assert node["metadata"]["annotations"] == {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+    assert node["metadata"]["annotations"] == {
+        "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+        "status.hpc-bridge.io/labels": "",
+        "status.hpc-bridge.io/resources": "cpu,ephemeral-storage,memory,pods",
+    }
     assert node["spec"] == {"taints": [CLUSTER_TAINT]}
     state = node["status"]
     assert [c["type"] for c in state["conditions"]] == [
@@ -78,7 +84,7 @@ def test_a_new_node_looks_like_a_kubelets() -> None:
     ]
     assert state["addresses"] == [
         {"type": "InternalIP", "address": "10.0.0.1"},
-        {"type": "Hostname", "address": "pbs-alpha"},
+        {"type": "Hostname", "address": "10.0.0.1"},
     ]
     assert state["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
 
@@ -230,3 +236,93 @@ def test_a_node_of_a_real_kubelet_is_recognised(runtime: str, expected: bool) ->
     node = stored()
     node["status"]["nodeInfo"]["containerRuntimeVersion"] = runtime
     assert is_foreign(node) is expected
+
+
+def seen_from(view: View, node: Json, **settings: Any) -> Json:
+    """The Node after one look: metadata first, then the status, as the API server merges them."""
+    made = cluster(**settings)
+    node = copy.deepcopy(node)
+    for key, change in (metadata_patch(made, view, node) or {}).items():
+        for part, entries in change.items() if key == "metadata" else ():
+            node["metadata"][part] = {k: v for k, v in (node["metadata"][part] | entries).items() if v is not None}
+        if key == "spec":
+            node["spec"] |= change
+    ours, old = own_resources(node), node["status"]
+    new = status(made, view, old, NOW + 1)
+    if must_write(old, new, NOW + 1, ours):
+        patch = status_patch(old, new, ours)["status"]
+        for part in ("capacity", "allocatable"):
+            merged = old[part] | patch[part]
+            node["status"][part] = {k: v for k, v in merged.items() if v is not None}
+    return node
+
+
+def test_the_zone_of_an_earlier_version_is_taken_away_once() -> None:
+    """It kept other people's pods Pending. What an operator sets stays, also of the same name afterwards."""
+    zone = "topology.kubernetes.io/zone"
+    node = stored()
+    del node["metadata"]["annotations"][names.OWN_LABELS]
+    node["metadata"]["labels"][zone] = "pbs-alpha"
+    node = seen_from(UP, node)
+    assert zone not in node["metadata"]["labels"]
+    node["metadata"]["labels"][zone] = "pbs-alpha"
+    assert seen_from(UP, node)["metadata"]["labels"][zone] == "pbs-alpha"
+    del node["metadata"]["annotations"][names.OWN_LABELS]
+    node["metadata"]["labels"][zone] = "row-7"
+    assert seen_from(UP, node)["metadata"]["labels"][zone] == "row-7"
+
+
+def test_labels_of_the_settings_come_and_go_with_them() -> None:
+    zone = "topology.kubernetes.io/zone"
+    node = seen_from(UP, stored(), labels={zone: "hall-2", "team": "chemistry"})
+    assert node["metadata"]["labels"][zone] == "hall-2"
+    node["metadata"]["labels"]["mine"] = "yes"
+    node = seen_from(UP, node, labels={"team": "physics"})
+    have = node["metadata"]["labels"]
+    assert (zone in have, have["team"], have["mine"]) == (False, "physics", "yes")
+    assert metadata_patch(cluster(labels={"team": "physics"}), UP, node) is None
+
+
+def test_resources_that_the_settings_dropped_are_taken_back_by_the_next_process() -> None:
+    """A node that still offers GPUs is given pods that then fail."""
+    gpus = replace(
+        UP, capacity={**UP.capacity, "nvidia.com/gpu": "4"}, allocatable={**UP.capacity, "nvidia.com/gpu": "4"}
+    )
+    node = seen_from(gpus, stored(gpus))
+    node["status"]["capacity"]["example.com/dongle"] = node["status"]["allocatable"]["example.com/dongle"] = "1"
+    assert node["status"]["capacity"]["nvidia.com/gpu"] == "4"
+    assert seen_from(JUST_STARTED, node)["status"]["capacity"]["nvidia.com/gpu"] == "4"  # nothing is known yet
+    node = seen_from(UP, node)
+    for part in ("capacity", "allocatable"):
+        assert set(node["status"][part]) == {*UP.capacity, "example.com/dongle"}
+    node = seen_from(UP, node)
+    assert node["metadata"]["annotations"][names.OWN_RESOURCES] == "cpu,ephemeral-storage,memory,pods"
+    assert metadata_patch(CLUSTER, UP, node) is None
+
+
+def test_the_provider_id_is_given_once() -> None:
+    """By it a cloud provider's controller sees that the node is none of its machines."""
+    named = replace(UP, provider_id="hpc-bridge://1-2-3/alpha")
+    assert new_node(CLUSTER, named, NOW)["spec"]["providerID"] == "hpc-bridge://1-2-3/alpha"
+    assert seen_from(named, stored())["spec"]["providerID"] == "hpc-bridge://1-2-3/alpha"
+    other = stored(replace(UP, provider_id="aws://x"))
+    assert metadata_patch(CLUSTER, named, other) is None  # it may never change
+    assert "providerID" not in new_node(CLUSTER, UP, NOW)["spec"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({}, "hpc-bridge://1-2-3/alpha"), ({"providerID": "x://y"}, "x://y"), ({"providerID": ""}, "")],
+)
+def test_which_provider_id(settings: dict[str, Any], expected: str) -> None:
+    assert provider_id(cluster(**settings), "1-2-3") == expected
+
+
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [("v1.34.7", "v1.34.7"), ("v1.36.3", KUBERNETES), ("v1.9.0+k3s1", "v1.9.0"), ("odd", KUBERNETES), ("", KUBERNETES)],
+)
+def test_the_kubelet_is_never_newer_than_the_api_server(server: str, expected: str) -> None:
+    shown = new_node(CLUSTER, replace(UP, kubernetes=server), NOW)["status"]["nodeInfo"]["kubeletVersion"]
+    assert shown.startswith(f"{expected}-hpcbridge.")
+    assert re.fullmatch(SEMVER, shown)
