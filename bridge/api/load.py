@@ -37,8 +37,11 @@ class SettingsError(Exception):
         super().__init__("\n".join(map(str, self.problems)))
 
 
-def load(path: str | Path) -> Settings:
-    """The settings in a file, with the paths in them made absolute. Raises SettingsError."""
+def load(path: str | Path, *, files: bool = True) -> Settings:
+    """The settings in a file, with the paths in them made absolute. Raises SettingsError.
+
+    files: whether the files that the settings name must be there. A pod's author may read the settings, not the keys.
+    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -50,7 +53,8 @@ def load(path: str | Path) -> Settings:
         document.problems.append(document.problem((), "is empty; examples/bridge.yaml shows what it holds"))
     if document.data is None:
         raise SettingsError(document.problems)
-    problems = [*document.problems, *_named_files(document, path.parent)]
+    named = list(_named_files(document, path.parent))  # makes paths absolute
+    problems = [*document.problems, *(named if files else ())]
     try:
         loaded = Settings.model_validate(document.data)
     except ValidationError as error:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from bridge.api import places
 from bridge.api.nodelabels import node_labels
 
 # load.py has a sentence for each of these.
@@ -364,6 +365,15 @@ class Cluster(_Strict):
     def node_name(self) -> str:
         """Name of the Node object."""
         return self.node or f"pbs-{self.name}"
+
+    @model_validator(mode="after")
+    def _apart(self) -> Cluster:
+        shown = [(f"hostPaths[{n}].path", each.path) for n, each in enumerate(self.host_paths)]
+        shown += [(f"imagePaths[{n}]", path) for n, path in enumerate(self.image_paths)]
+        users = [a.transport.user for a in self.accounts if isinstance(a.transport, SshTransport)]
+        for problem in places.problems(self.spool, self.compute_spool, shown, users):
+            raise ValueError(problem)
+        return self
 
 
 class Kubelet(_Strict):

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from bridge.cli.screen import echo
+
 DEFAULT = "127.0.0.1:10280"
 
 agent_option = click.option(
@@ -27,9 +29,9 @@ def ask(agent: str, path: str, body: dict[str, Any] | None = None) -> dict[str, 
     except urllib.error.HTTPError as error:
         with error:
             text = error.read().decode("utf-8", "replace")
-        click.echo(_reason(text) or f"the agent at {agent} answers {error.code}", err=True)
+        echo(_reason(text) or f"the agent at {agent} answers {error.code}", err=True)
     except (OSError, ValueError) as error:
-        click.echo(f"no agent answers at {agent} ({error}); give its statusListen with --agent", err=True)
+        echo(f"no agent answers at {agent} ({error}); give its statusListen with --agent", err=True)
     raise SystemExit(1)
 
 

@@ -6,11 +6,9 @@ import json
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from bridge.cli.agent import agent_option, ask
-from bridge.cli.explain import WIDE
+from bridge.cli.screen import Grid, line
 from bridge.routing.explain import seconds
 
 Json = dict[str, Any]
@@ -25,19 +23,17 @@ def clusters(agent: str, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(answer, indent=2))
         return
-    console = Console() if Console().is_terminal else Console(width=WIDE)
-    console.print(_table(answer["clusters"]))
+    _table(answer["clusters"]).show(wide=True)
     for cluster in answer["clusters"]:
         if cluster["trouble"]:
-            console.print(f"{cluster['name']}: {cluster['trouble']}", markup=False, highlight=False)
+            line(f"{cluster['name']}: {cluster['trouble']}", wide=True)
 
 
-def _table(found: list[Json]) -> Table:
+def _table(found: list[Json]) -> Grid:
     sizes: list[Json] = next((queue["waits"] for each in found for queue in each["queues"]), [])
     shapes = [f"P50/P90 of {each['ncpus']} x {seconds(each['walltimeSeconds'])}" for each in sizes]
-    table = Table(
+    table = Grid(
         "cluster", "age", "queue", "queued", "running", "free", "now", "ever", "domain now", "ever", *shapes,
-        box=None, pad_edge=False,
     )  # fmt: skip
     for cluster in found:
         age = cluster["reportAgeSeconds"]
@@ -45,7 +41,7 @@ def _table(found: list[Json]) -> Table:
         for queue in cluster["queues"]:
             numbers = ("queued", "running", "freeCores", "largestNow", "largestEver")
             domains = ("largestInDomainNow", "largestInDomainEver")
-            table.add_row(
+            table.row(
                 *head,
                 queue["name"],
                 *(str(queue[key]) for key in numbers),
@@ -53,7 +49,7 @@ def _table(found: list[Json]) -> Table:
                 *map(_wait, queue["waits"]),
             )
         if not cluster["queues"]:
-            table.add_row(*head, "?")
+            table.row(*head, "?")
     return table
 
 

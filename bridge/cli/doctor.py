@@ -9,10 +9,9 @@ import json
 from dataclasses import asdict
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from bridge.api.settings import parse_duration
+from bridge.cli.screen import Grid, echo
 from bridge.cli.settings import config_option, read_settings
 from bridge.setup.checks import Check, State
 from bridge.setup.doctor import examine
@@ -37,20 +36,17 @@ def doctor(config: str, kubeconfig: str | None, wait: str, output: str) -> None:
         seconds = float(parse_duration(wait))  # type: ignore[arg-type]  # a str gives a number or ValueError
     except ValueError as error:
         raise click.UsageError(f"--wait: {error}") from None
-    checks = asyncio.run(examine(settings, kubeconfig, seconds, lambda text: click.echo(text, err=True)))
+    checks = asyncio.run(examine(settings, kubeconfig, seconds, lambda text: echo(text, err=True)))
     if output == "json":
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
-        Console(soft_wrap=False).print(_table(checks))
+        _table(checks).show()
     if any(check.state is State.FAILED for check in checks):
         raise SystemExit(1)
 
 
-def _table(checks: list[Check]) -> Table:
-    table = Table("where", "check", "", "found", "what to do", box=None, pad_edge=False)
+def _table(checks: list[Check]) -> Grid:
+    table = Grid("where", "check", "", "found", "what to do")
     for check in checks:
-        colour = _COLOURS[check.state]
-        cells = [check.where, check.name, check.found, check.advice]
-        where, name, found, advice = (cell.replace("[", r"\[") for cell in cells)
-        table.add_row(where, name, f"[{colour}]{check.state}[/{colour}]", found, advice)
+        table.row(check.where, check.name, (check.state, _COLOURS[check.state]), check.found, check.advice)
     return table

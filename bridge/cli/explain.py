@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from bridge.cli.agent import agent_option, ask
 from bridge.cli.documents import Unreadable, pods
+from bridge.cli.screen import Grid, echo, line
 from bridge.routing.explain import seconds
 
 Json = dict[str, Any]
-WIDE = 140  # columns where the output is no terminal
 
 
 @click.command()
@@ -34,9 +32,8 @@ def explain(what: str, namespace: str | None, agent: str, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(answers if len(answers) > 1 else answers[0], indent=2))
         return
-    console = Console() if Console().is_terminal else Console(width=WIDE)
     for answer in answers:
-        _show(console, answer)
+        _show(answer)
 
 
 def _placed(pod: Json, namespace: str | None) -> Json:
@@ -50,13 +47,13 @@ def _read(name: str) -> list[Json]:
     except (OSError, Unreadable, UnicodeDecodeError) as error:
         raise click.ClickException(f"{name}: {error}") from None
     for other in others:
-        click.echo(f"{other}: makes no pod, left out", err=True)
+        echo(f"{other}: makes no pod, left out", err=True)
     if not found:
         raise click.UsageError(f"{name} holds no pod, nor anything that makes pods")
     return found
 
 
-def _show(console: Console, answer: Json) -> None:
+def _show(answer: Json) -> None:
     recorded, node = answer["recorded"], answer["node"]
     head, lines = f"pod {answer['pod']}: ", []
     if recorded or node:  # what is done is what people ask about; the rest is how it would be judged now
@@ -65,7 +62,7 @@ def _show(console: Console, answer: Json) -> None:
         lines.append(f"by what is known now: {_decision(answer)}")
     else:
         head += _decision(answer)
-    console.print(head, markup=False, highlight=False)
+    line(head, wide=True)
     lines += [f"rule: {answer['rule'] or 'none'} (mode {answer['mode']}): {answer['whyRule']}"]
     lines += [f"gave way: rule {each['rule']}: {each['why']}" for each in answer["otherRules"]]
     if answer["objective"]:
@@ -73,15 +70,15 @@ def _show(console: Console, answer: Json) -> None:
         local = answer["local"]
         lines.append(f"local cluster: {'fits now on ' + local['node'] if local['fitsNow'] else local['why']}")
     lines += [f"note: {answer['note']}"] if answer["note"] else []
-    for line in lines:
-        console.print(f"  {line}", markup=False, highlight=False)
+    for each in lines:
+        line(f"  {each}", wide=True)
     if answer["candidates"]:
-        console.print(_table(answer["candidates"]))
+        _table(answer["candidates"]).show(wide=True)
     for each in answer["candidates"]:
         said = [*each["refused"], *([each["unavailable"]] if each["unavailable"] else [])]
         said += [] if said else [*each["waitsFor"], *each["doubts"]]
         if said:
-            console.print(f"  {_to(each, 'cluster')}: {'; '.join(said)}", markup=False, highlight=False)
+            line(f"  {_to(each, 'cluster')}: {'; '.join(said)}", wide=True)
 
 
 def _decision(told: Json) -> str:
@@ -94,14 +91,14 @@ def _to(thing: Json, key: str = "to") -> str:
     return f"{thing.get(key)}/{thing['queue']}" if thing.get("queue") else str(thing.get(key))
 
 
-def _table(candidates: list[Json]) -> Table:
-    table = Table(
+def _table(candidates: list[Json]) -> Grid:
+    table = Grid(
         "rank", "cluster", "runs in", "fits now", "ever", "wait P50", "P90", "sure", "samples", "NUMA now", "best",
-        "slowdown", "ends in", box=None, pad_edge=False,
+        "slowdown", "ends in",
     )  # fmt: skip
     for each in candidates:
         wait, numa = each["wait"], each["numa"]
-        table.add_row(
+        table.row(
             str(each["rank"] or "-"),
             _to(each, "cluster"),
             each["executionQueue"] or "-",

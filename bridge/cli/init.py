@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from bridge.cli.screen import clean, echo
 from bridge.setup.hostkey import NotTrusted, trust
 from bridge.setup.look import Findings, NotACluster, look
 from bridge.setup.write import Login, bridge_yaml
@@ -47,7 +48,7 @@ def init(
     try:
         seen = asyncio.run(_look(wanted, fingerprint, pbs_exec))
     except (AdapterError, NotTrusted, NotACluster, OSError) as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(clean(error)) from None
     click.echo(bridge_yaml(wanted, seen, datetime.date.today().isoformat()), nl=False)
 
 
@@ -71,12 +72,12 @@ async def _look(login: Login, fingerprint: str | None, pbs_exec: str | None) -> 
     def confirm(key: HostKey) -> bool:
         if fingerprint is not None:
             return key.fingerprint == fingerprint
-        click.echo(f"{login.host}:{login.port} shows a host key that is not known yet:", err=True)
-        click.echo(f"    {key.type} {key.fingerprint}", err=True)
+        echo(f"{login.host}:{login.port} shows a host key that is not known yet:", err=True)
+        echo(f"    {key.type} {key.fingerprint}", err=True)
         return click.confirm("Is that the fingerprint that the site publishes?", default=False, err=True)
 
-    click.echo(await trust(login.host, login.port, Path(login.known_hosts_file), confirm), err=True)
-    click.echo(f"looking at the cluster as {login.user}", err=True)
+    echo(await trust(login.host, login.port, Path(login.known_hosts_file), confirm), err=True)
+    echo(f"looking at the cluster as {login.user}", err=True)
     transport = SshTransport(login.host, login.port, login.user, login.key_file, login.known_hosts_file)
     try:
         return await look(transport, pbs_exec)

@@ -10,6 +10,7 @@ import click
 
 from bridge.api.settings import Cluster, Settings
 from bridge.cli.documents import UNKNOWN_UID, Unreadable, pods
+from bridge.cli.screen import echo
 from bridge.cli.settings import config_option, read_settings
 from bridge.plan import InputRef, MissingInput, NodeFacts, Plan, freeze, plan
 from bridge.plan.model import Json
@@ -33,20 +34,20 @@ def render(config: str, file: TextIO, name: str | None, output: str) -> None:
     The file may hold pods, and Jobs, CronJobs, Deployments and the like. What cannot be honoured goes to stderr, with
     exit status 1.
     """
-    cluster = _cluster(read_settings(config), name)
+    cluster = _cluster(read_settings(config, files=False), name)
     try:
         found, others = pods(file.read())
     except (Unreadable, UnicodeDecodeError) as error:
         raise click.ClickException(f"{file.name}: {error}") from None
     for other in others:
-        click.echo(f"{other}: makes no pod, left out", err=True)
+        echo(f"{other}: makes no pod, left out", err=True)
     if not found:
         raise click.UsageError(f"{file.name} holds no pod, nor anything that makes pods")
     rendered: list[Json] = []
     for pod in found:
         planned = plan(pod, cluster)
         for refusal in planned.refusals:
-            click.echo(f"{planned.namespace}/{planned.name}: {refusal.reason}: {refusal}", err=True)
+            echo(f"{planned.namespace}/{planned.name}: {refusal.reason}: {refusal}", err=True)
         if not planned.refusals:
             rendered += _rendered(pod, planned, cluster)
     if output == "json":
@@ -74,7 +75,7 @@ def _rendered(pod: Json, planned: Plan, cluster: Cluster) -> Iterator[Json]:
         )
         script = render_script(request, _site(cluster, planned))
     except (MissingInput, Rejected) as error:
-        click.echo(f"{planned.namespace}/{planned.name}: {error}", err=True)
+        echo(f"{planned.namespace}/{planned.name}: {error}", err=True)
         return
     yield {
         "pod": f"{planned.namespace}/{planned.name}",

@@ -6,10 +6,15 @@ import asyncio
 from typing import Literal
 
 import click
+import structlog
 
+from bridge.api.places import LOCAL_WARNING
+from bridge.api.settings import LocalTransport
 from bridge.app import run_agent
 from bridge.cli.settings import config_option, read_settings
 from bridge.telemetry import configure_logging
+
+log = structlog.get_logger(__name__)
 
 
 @click.command()
@@ -30,4 +35,8 @@ def run(
     if address:
         settings = settings.model_copy(update={"kubelet": settings.kubelet.model_copy(update={"address": address})})
     configure_logging(log_format, log_level)
+    for cluster in settings.clusters:
+        for account in cluster.accounts:
+            if isinstance(account.transport, LocalTransport):
+                log.warning("transport.local", cluster=cluster.name, account=account.name, problem=LOCAL_WARNING)
     asyncio.run(run_agent(settings, kubeconfig))

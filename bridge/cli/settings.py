@@ -6,6 +6,7 @@ import click
 
 from bridge.api.load import SettingsError, load
 from bridge.api.settings import Settings
+from bridge.cli.screen import echo
 
 config_option = click.option(
     "-c",
@@ -18,11 +19,11 @@ config_option = click.option(
 )
 
 
-def read_settings(path: str) -> Settings:
-    """The settings, or every mistake on stderr and exit status 2."""
+def read_settings(path: str, *, files: bool = True) -> Settings:
+    """The settings, or every mistake on stderr and exit status 2. files: whether keys and the like must be there."""
     try:
-        return load(path)
+        return load(path, files=files)
     except SettingsError as error:
         for problem in error.problems:
-            click.echo(str(problem), err=True)
+            echo(str(problem), err=True)
         raise SystemExit(2) from None

@@ -7,10 +7,9 @@ import time
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from bridge.cli.agent import agent_option, ask
+from bridge.cli.screen import Grid, echo
 
 
 @click.command()
@@ -23,18 +22,17 @@ def status(agent: str, output: str) -> None:
         click.echo(json.dumps(report, indent=2))
         return
     role = "leads" if report["leading"] else "does not lead"
-    click.echo(f"hpc-bridge {report['version']}; this agent {role} (epoch {report['epoch']})")
-    console = Console()
-    console.print(_clusters(report["clusters"]))
-    console.print(_queues(report["clusters"]))
+    echo(f"hpc-bridge {report['version']}; this agent {role} (epoch {report['epoch']})")
+    _clusters(report["clusters"]).show()
+    _queues(report["clusters"]).show()
 
 
-def _clusters(clusters: list[dict[str, Any]]) -> Table:
-    table = Table("cluster", "node", "reachable", "report age", "PBS", "channels", "pods", box=None, pad_edge=False)
+def _clusters(clusters: list[dict[str, Any]]) -> Grid:
+    table = Grid("cluster", "node", "reachable", "report age", "PBS", "channels", "pods")
     for cluster in clusters:
         age = cluster["reportAgeSeconds"]
         pods = ", ".join(f"{count} {state}" for state, count in sorted(cluster["pods"].items()))
-        table.add_row(
+        table.row(
             cluster["name"],
             cluster["node"],
             "yes" if cluster["reachable"] else f"no: {cluster['message']}",
@@ -54,10 +52,10 @@ def _channel(channel: dict[str, Any]) -> str:
     return f"{channel['account']}: up for {since} s{rtt}"
 
 
-def _queues(clusters: list[dict[str, Any]]) -> Table:
-    table = Table("cluster", "queue", "enabled", "started", "queued", "running", box=None, pad_edge=False)
+def _queues(clusters: list[dict[str, Any]]) -> Grid:
+    table = Grid("cluster", "queue", "enabled", "started", "queued", "running")
     for cluster in clusters:
         for queue in cluster["queues"]:
             flags = ("yes" if queue[key] else "no" for key in ("enabled", "started"))
-            table.add_row(cluster["name"], queue["name"], *flags, str(queue["queued"]), str(queue["running"]))
+            table.row(cluster["name"], queue["name"], *flags, str(queue["queued"]), str(queue["running"]))
     return table

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
-from bridge.api.settings import Account, Cluster, SshTransport
+from bridge.api.places import LOCAL_WARNING
+from bridge.api.settings import Account, Cluster, LocalTransport, SshTransport
+from bridge.cli.screen import echo
 from bridge.cli.settings import config_option, read_settings
 
 
@@ -13,11 +15,13 @@ from bridge.cli.settings import config_option, read_settings
 def validate(config: str) -> None:
     """Check the settings: file, line and field of each mistake, and what would be right."""
     settings = read_settings(config)
-    click.echo(f"{config} is right:")
+    echo(f"{config} is right:")
     for cluster in settings.clusters:
-        click.echo(f"  cluster {cluster.name}: node {cluster.node_name}, {_images(cluster)}, {_queue(cluster)}")
+        echo(f"  cluster {cluster.name}: node {cluster.node_name}, {_images(cluster)}, {_queue(cluster)}")
         for account in cluster.accounts:
-            click.echo(f"    account {account.name}: {_reached(account)}, namespaces {', '.join(account.namespaces)}")
+            echo(f"    account {account.name}: {_reached(account)}, namespaces {', '.join(account.namespaces)}")
+            if isinstance(account.transport, LocalTransport):
+                echo(f"warning: cluster {cluster.name}, account {account.name}: {LOCAL_WARNING}", err=True)
 
 
 def _images(cluster: Cluster) -> str:

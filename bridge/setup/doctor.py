@@ -9,7 +9,7 @@ from collections.abc import Callable
 from bridge.api.settings import Account, Cluster, Settings
 from bridge.clusters.connect import transport_factory
 from bridge.kube.client import connect
-from bridge.setup import job_checks, kube_checks, login_checks
+from bridge.setup import job_checks, kube_checks, login_checks, place_checks
 from bridge.setup.checks import Check, Rows, State
 from bridge.setup.job import NoJob, run_job
 from pbs_adapter.errors import Rejected
@@ -35,14 +35,16 @@ async def _account(cluster: Cluster, account: Account, wait: float, progress: Pr
         progress(f"{rows.where}: asking the login node")
         node = await login_checks.visit(connection, cluster)
         checks = list(login_checks.judge_login(rows, cluster, account.transport, node))
+        checks += place_checks.transport_row(rows, account.transport)
         for check in checks:
             if check.state is not State.OK and check.name in (login_checks.COMMANDS, login_checks.SPOOL):
-                return checks + rows.unseen(job_checks.EVERY, check.name)
+                return checks + rows.unseen((*place_checks.EVERY, *job_checks.EVERY), check.name)
+        checks += place_checks.judge_places(rows, cluster, await place_checks.look(connection, cluster))
         progress(f"{rows.where}: waiting up to {wait:.0f} s for a small job")
         return checks + await _job(rows, connection, cluster, account, node, wait)
     except TransportError as error:
         checks = login_checks.unreachable(rows, account.transport, error)
-        return checks + rows.unseen((*login_checks.AFTER_SSH, *job_checks.EVERY), login_checks.SSH)
+        return checks + rows.unseen((*login_checks.AFTER_SSH, *place_checks.EVERY, *job_checks.EVERY), login_checks.SSH)
     finally:
         await connection.aclose()
 

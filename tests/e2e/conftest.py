@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from faultkit import Points
-from world import World
+from world import World, shared
 
 from bridge.testbed import build
 from bridge.testbed.agent import Agent
@@ -78,9 +78,11 @@ def bridge(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
     """The agent on both clusters, as its own ServiceAccount; waits that a user would have are shortened."""
+    for cluster in clusters.values():
+        cluster.run("mkdir", "-p", str(shared(cluster)))
     changes = {
         name: SHORT
-        | {"images": [{"image": "busybox:*"}], "queue": "workq", "hostPaths": [{"path": str(cluster.account.home)}]}
+        | {"images": [{"image": "busybox:*"}], "queue": "workq", "hostPaths": [{"path": str(shared(cluster))}]}
         for name, cluster in clusters.items()
     }
     changes["alpha"] |= NAMED

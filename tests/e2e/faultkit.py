@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import yaml
-from world import Json, World, pod, until
+from world import Json, World, pod, shared, until
 
 from bridge.testbed.guard import descendants
 from bridge.testbed.pbs_cluster import PbsTestCluster
@@ -115,7 +115,7 @@ def kill_helper(bridge: World) -> None:
 
 def counting(bridge: World, name: str, command: str, **options: object) -> Json:
     """A pod that leaves a line in a file of the cluster each time it runs."""
-    home = bridge.clusters["alpha"].account.home
+    home = shared(bridge.clusters["alpha"])
     thing = pod(name, f"echo run >> /home-of-all/{name}.runs; {command}", **options)  # type: ignore[arg-type]
     thing["spec"]["volumes"] = [{"name": "home", "hostPath": {"path": str(home), "type": "Directory"}}]
     thing["spec"]["containers"][0]["volumeMounts"] = [{"name": "home", "mountPath": "/home-of-all"}]
@@ -124,7 +124,7 @@ def counting(bridge: World, name: str, command: str, **options: object) -> Json:
 
 def runs(bridge: World, name: str) -> int:
     """How often the pod ran."""
-    path = Path(bridge.clusters["alpha"].account.home, f"{name}.runs")
+    path = shared(bridge.clusters["alpha"]) / f"{name}.runs"
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 from faultkit import await_phases, history, phases, settings_of_alpha
-from world import Json, World, pod, until, waiting_reasons
+from world import Json, World, pod, shared, until, waiting_reasons
 
 FULL = bool(os.environ.get("HPC_BRIDGE_TEST_FULL"))
 MANY = 200
@@ -74,7 +74,7 @@ def test_everything_restarts_in_the_middle_of_200_pods(bridge: World) -> None:
     for number, (name, fails) in enumerate(exits.items()):
         cluster = "beta" if number % 8 == 7 else "alpha"
         thing = labelled(pod(name, f"echo {name} >> /log/many.runs; exit {3 * fails}", cluster=cluster), "many")
-        home = str(bridge.clusters[cluster].account.home)
+        home = str(shared(bridge.clusters[cluster]))
         thing["spec"]["volumes"] = [{"name": "log", "hostPath": {"path": home}}]
         thing["spec"]["containers"][0]["volumeMounts"] = [{"name": "log", "mountPath": "/log"}]
         things.append(thing)
@@ -98,7 +98,7 @@ def test_everything_restarts_in_the_middle_of_200_pods(bridge: World) -> None:
     assert {c["restartCount"] for c in codes.values()} == {0}
     jobs = history(bridge, "alpha") | history(bridge, "beta")
     assert {p["metadata"]["name"]: len(jobs[p["metadata"]["uid"]]) for p in pods} == dict.fromkeys(exits, 1)
-    ran = [line for each in bridge.clusters.values() for line in (each.account.home / "many.runs").read_text().split()]
+    ran = [line for each in bridge.clusters.values() for line in (shared(each) / "many.runs").read_text().split()]
     assert Counter(ran) == Counter(exits.keys())
     assert not [job for name in bridge.clusters for job in bridge.jobs(name)]
     bridge.kubectl("delete", "pods", "-l", "test=many", "--wait=false")

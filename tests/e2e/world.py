@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,6 +17,11 @@ from bridge.testbed.pbs_cluster import PbsTestCluster
 
 Json = dict[str, Any]
 TIMEOUT = 60.0
+
+
+def shared(cluster: PbsTestCluster) -> Path:
+    """The directory of the cluster that pods may mount."""
+    return Path(cluster.account.home, "shared")
 
 
 class World:

@@ -150,3 +150,13 @@ def test_a_file_without_pods(settings: Path) -> None:
 def test_yaml_errors_have_a_line() -> None:
     with pytest.raises(Unreadable, match=r"line 3: not YAML"):
         pods("a: 1\nb: [\n")
+
+
+def test_no_key_is_needed(tmp_path: Path) -> None:
+    """A pod's author may read the settings, not the agent's key: nothing is contacted, so nothing secret is read."""
+    transport = "{type: ssh, host: h, user: u, keyFile: no-such-key, knownHostsFile: nor-this}"
+    (tmp_path / "bridge.yaml").write_text(SETTINGS.replace("{type: local}", transport))
+    done = render(tmp_path / "bridge.yaml", POD)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "qsub" in done.stdout
+    assert CliRunner().invoke(main, ["validate", "-c", str(tmp_path / "bridge.yaml")]).exit_code == 2

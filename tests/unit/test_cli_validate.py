@@ -72,3 +72,11 @@ def test_two_ways_into_one_account_are_refused(tmp_path: Path) -> None:
     wrong = "clusters[0].accounts[1]"
     assert f"{wrong}.transport: is the same user of the cluster as accounts[0]" in done.stderr
     assert f"{wrong}.name: 'a' is that of accounts[0] too" in done.stderr
+
+
+def test_a_local_transport_is_warned_about(tmp_path: Path) -> None:
+    text = "clusters: [{name: a, accounts: [{transport: {type: local}, namespaces: [default]}]}]\n"
+    (tmp_path / "bridge.yaml").write_text(text)
+    done = CliRunner().invoke(main, ["validate", "-c", str(tmp_path / "bridge.yaml")])
+    assert done.exit_code == 0
+    assert done.stderr.startswith("warning: cluster a, account default: type: local runs the agent as the account")

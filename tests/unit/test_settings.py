@@ -169,3 +169,55 @@ def test_mistakes_in_files_that_are_named(keys: Path) -> None:
 def test_a_missing_settings_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nix.yaml:1: cannot be read: No such file or directory; name the file"):
         load(tmp_path / "nix.yaml")
+
+
+ACCOUNT = """\
+clusters:
+  - name: alpha
+    accounts:
+      - transport: {type: ssh, host: h, user: alice, keyFile: key, knownHostsFile: known_hosts}
+        namespaces: [default]
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("hostPaths: [{path: /}]", "would show pods everything"),
+        ("hostPaths: [{path: //}]", "would show pods everything"),
+        ("hostPaths: [{path: /scratch/..}]", "would show pods everything"),
+        ("hostPaths: [{path: /home}]", "reaches the spool"),
+        ("hostPaths: [{path: /home/alice}]", "reaches the spool"),
+        ("hostPaths: [{path: /home/alice/.hpc-bridge/x}]", "reaches the spool"),
+        ("hostPaths: [{path: /users/alice}]", "reaches the spool"),
+        ("{hostPaths: [{path: /home/alice}], spool: /scratch/spool}", "holds home directories"),
+        ("{hostPaths: [{path: /root}], spool: /scratch/spool}", "holds home directories"),
+        ("{hostPaths: [{path: /scratch}], spool: /scratch/bridge}", "reaches the spool (/scratch/bridge)"),
+        ("{hostPaths: [{path: /mnt}], spool: /scratch/bridge, computeSpool: /mnt/bridge}", "(/mnt/bridge)"),
+        ("{hostPaths: [{path: /scratch/bridge/x/y}], spool: /scratch/bridge}", "reaches the spool"),
+        ("hostPaths: [{path: /proc/1/root}]", "every process"),
+        ("{imagePaths: [/images, /scratch], spool: /scratch/bridge}", "reaches the spool"),
+        ("imagePaths: [/home/alice/]", "reaches the spool"),
+        ("spool: /opt/hpc-bridge", "which every container sees"),
+        ("spool: /usr/local/x", "which every container sees"),
+        ("spool: /etc", "which every container sees"),
+        ("{spool: /scratch/x, computeSpool: //usr/x}", "which every container sees"),
+    ],
+)
+def test_what_pods_see_is_apart_from_spool_and_home(keys: Path, lines: str, told: str) -> None:
+    extra = lines.strip("{}") if lines.startswith("{") else lines
+    text = ACCOUNT + "".join(f"    {part}\n" for part in extra.replace(", spool", "\nspool").replace(
+        ", computeSpool", "\ncomputeSpool").split("\n"))  # fmt: skip
+    (found,) = problems(keys, text)
+    assert told in found
+    assert "bridge.yaml:" in found
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["hostPaths: [{path: /scratch/shared}]", "hostPaths: [{path: /home/alice/data}]", "hostPaths: [{path: /home2}]",
+     "imagePaths: [/home/alice/images]", "spool: /scratch/bridge", "spool: /optional/x",
+     "hostPaths: [{path: /scratch/alice}]"],
+)  # fmt: skip
+def test_directories_that_pods_may_see(keys: Path, line: str) -> None:
+    assert problems(keys, f"{ACCOUNT}    {line}\n") == []

@@ -28,6 +28,7 @@ from bridge.setup.login_checks import (
     unreachable,
 )
 from bridge.setup.login_checks import PYTHON as LOGIN_PYTHON
+from bridge.setup.place_checks import LOCAL, SHOWN, judge_places, transport_row
 from bridge.setup.shell import Answer
 from pbs_adapter.transport import AuthenticationRefused, HostKeyRefused, TransportError
 
@@ -200,3 +201,44 @@ def test_a_review_names_what_rbac_names() -> None:
     }  # fmt: skip
     status = next(n for n in needs("ns", "l") if n.resource == "pods/status").attributes("patch")
     assert status == {"resource": "pods", "subresource": "status", "verb": "patch"}
+
+
+REAL = {"home": Answer(0, b"/fs1/home/alice\n"), "spool": Answer(0, b"/fs1/home/alice/.hpc-bridge\n")}
+
+
+@pytest.mark.parametrize(
+    ("shown", "real", "spool", "told"),
+    [
+        ("/scratch/x", "/fs1/scratch/x", "/fs1/home/alice/.hpc-bridge", ""),
+        ("/data", "/fs1", "/fs1/home/alice/.hpc-bridge", "/data, which is /fs1, reaches the spool"),
+        ("/data", "/fs1/home/alice/.hpc-bridge/x", "/fs1/home/alice/.hpc-bridge", "reaches the spool"),
+        ("/data", "/fs1/home", "/fs2/spool", "holds home directories"),
+        ("/data", "/fs1/home/alice", "/fs2/spool", "holds home directories"),
+        ("/data", "/fs1/home/alice/data", "/fs2/spool", ""),
+        ("/data", "/", "/fs2/spool", "everything"),
+        ("/data", "/x", "/usr/local/spool", "below /usr"),
+        ("/data", None, "/fs2/spool", ""),
+    ],
+)
+def test_directories_that_pods_see_are_judged_by_where_they_really_are(
+    shown: str, real: str | None, spool: str, told: str
+) -> None:
+    for field in ({"hostPaths": [{"path": shown}]}, {"imagePaths": [shown]}):
+        seen = Answer(1, b"", "no such directory") if real is None else Answer(0, f"{real}\n".encode())
+        parts = REAL | {"spool": Answer(0, f"{spool}\n".encode()), f"shown:{shown}": seen}
+        (row,) = judge_places(ROWS, cluster(**field), parts)
+        assert row.name == SHOWN
+        assert row.state is (State.FAILED if told else State.OK)
+        assert told in row.found
+
+
+def test_what_is_not_known_of_directories_is_not_judged() -> None:
+    (row,) = judge_places(ROWS, cluster(hostPaths=[{"path": "/x"}]), {"home": REAL["home"]})
+    assert row.state is State.SKIPPED
+
+
+def test_an_agent_on_the_login_node_is_told_what_that_means() -> None:
+    (row,) = transport_row(ROWS, LocalTransport(type="local"))
+    assert (row.name, row.state) == (LOCAL, State.SKIPPED)
+    assert "kubeconfig" in row.found
+    assert list(transport_row(ROWS, OVER_SSH)) == []

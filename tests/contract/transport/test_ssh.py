@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.testbed.sshd import Sshd
 from pbs_adapter.transport import AuthenticationRefused, ByteStream, HostKeyRefused, TransportError
+from pbs_adapter.transport.known_hosts import lookup
 from pbs_adapter.transport.ssh import SshTransport
 
 from .conftest import eventually, ssh_to
@@ -190,3 +191,27 @@ async def test_a_server_that_goes_away_ends_the_stream(sshd: Sshd) -> None:
     with pytest.raises(TransportError):
         await stream.write(b"more")
     await transport.aclose()
+
+
+async def test_weak_algorithms_are_not_offered() -> None:
+    """What goes over the wire before anything is agreed: the server sees every algorithm that we would take."""
+    said = bytearray()
+
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.9\r\n")
+        while data := await reader.read(4096):
+            said.extend(data)
+            if b"mac" in said and len(said) > 900:
+                break
+        writer.close()
+
+    listening = await asyncio.start_server(server, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    with pytest.raises(TransportError):
+        await SshTransport("127.0.0.1", port, "u", "k", "h", deadline=5).host_key(lookup("", "127.0.0.1", port))
+    listening.close()
+    await listening.wait_closed()
+    offered = re.findall(rb"[a-z0-9@.-]+(?:,[a-z0-9@.-]+)+", bytes(said))
+    names = {name.decode() for line in offered for name in line.split(b",")}
+    assert {"aes256-gcm@openssh.com", "hmac-sha2-256", "ssh-ed25519", "curve25519-sha256@libssh.org"} <= names
+    assert not [name for name in names if re.search(r"cbc|3des|md5|arcfour|sha1\b|-96", name)]
