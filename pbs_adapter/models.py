@@ -46,7 +46,10 @@ class VolumeFiles:
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What becomes qsub options. `None` leaves an option out, so that the site's default holds."""
+    """What becomes qsub options. `None` leaves an option out, so that the site's default holds.
+
+    job_resources: resources of the whole job (`-l NAME=VALUE`), which no host has. group: `-W group_list=`.
+    """
 
     ncpus: int
     mem_bytes: int
@@ -57,6 +60,8 @@ class JobOptions:
     project: str | None = None
     accounting: str | None = None
     priority: int | None = None
+    job_resources: Mapping[str, str] = field(default_factory=dict)
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pbs_adapter.models import JobOptions, JobRequest
 
 _MOST = 2**31 - 1  # PBS keeps counts in C longs, some versions in ints
 _LONGEST_WALLTIME = 10 * 366 * 86400
-_RESERVED = frozenset({"ncpus", "mem", "select", "place", "nodes", "walltime"})
+_RESERVED = frozenset({"ncpus", "mem", "select", "place", "nodes", "nodect", "walltime", "mpiprocs", "ompthreads"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class _Rule:
 
 _NAME = _Rule(re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,229}"), "letters, digits and _ . + -, at most 230 of them")
 _QUEUE = _Rule(
-    re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"), "a queue name has at most 15 letters, digits, _ . - (no @server)"
+    re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"),
+    "a queue name has at most 15 letters, digits, _ . - (no @server: the other server is a cluster of its own)",
 )
 _PROJECT = _Rule(re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@=-]{0,254}"), "letters, digits and _ . @ = -, not - first")
 _ACCOUNTING = _Rule(
@@ -60,11 +61,30 @@ _PLACE = _Rule(
     "[free|pack|scatter|vscatter][:excl|shared|exclhost][:group=RESOURCE], for example scatter:excl",
 )
 _RESOURCE = _Rule(re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}"), "a letter, then letters, digits, _ and -")
+_GROUP = _Rule(re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"), "the name of a Unix group: letters, digits and _ . -")
+_WIDE = _Rule(
+    re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@+-]{0,254}"), "letters, digits and _ . / : @ + -, for example home:scratch"
+)
 _VALUE = _Rule(re.compile(r"[A-Za-z0-9][A-Za-z0-9_./@-]{0,127}"), "letters, digits and _ . / @ -, for example 20gb")
 _PATH = _Rule(
     re.compile(r"(?=.{1,1000}\Z)(?:/(?!\.\.?(?:/|\Z))[A-Za-z0-9._@%=~+-]+)+"),
     "an absolute path of letters, digits and . _ @ % = ~ + -, without . and .. as parts",
 )
+
+
+def problem(option: str, value: str) -> str | None:
+    """Why a value may not be given to qsub, with what would be right; None: it may. For checking settings early.
+
+    option: queue, project, accounting, group, resource (a name), chunk or wide (a value of a resource).
+    """
+    rules = {
+        "queue": _QUEUE, "project": _PROJECT, "accounting": _ACCOUNTING, "group": _GROUP, "resource": _RESOURCE,
+        "chunk": _VALUE, "wide": _WIDE,
+    }  # fmt: skip
+    if option == "resource" and value.lower() in _RESERVED:
+        return f"{value!r} is not allowed: it follows from the pod's spec"
+    rule = rules[option]
+    return None if rule.pattern.fullmatch(value) else f"{value[:300]!r} is not allowed: {rule.right}"
 
 
 def walltime(seconds: int) -> str:
@@ -105,6 +125,8 @@ def _accounting(options: JobOptions) -> list[str]:
         argv += ["-P", _PROJECT.check("project", options.project)]
     if options.accounting is not None:
         argv += ["-A", _ACCOUNTING.check("accounting", options.accounting)]
+    if options.group is not None:
+        argv += ["-W", f"group_list={_GROUP.check('group', options.group)}"]
     if options.priority is not None:
         argv += ["-p", str(_number("priority", options.priority, -1024, 1023))]
     return argv
@@ -122,7 +144,12 @@ def _resources(options: JobOptions) -> list[str]:
     argv = ["-l", "select=1:" + ":".join(chunk)]
     if options.place is not None:
         argv += ["-l", f"place={_PLACE.check('place', options.place)}"]
-    return [*argv, "-l", f"walltime={walltime(_number('walltime', options.walltime, 1, _LONGEST_WALLTIME))}"]
+    argv += ["-l", f"walltime={walltime(_number('walltime', options.walltime, 1, _LONGEST_WALLTIME))}"]
+    for name, value in sorted(options.job_resources.items()):
+        if _RESOURCE.check("resource", name).lower() in _RESERVED:
+            raise Rejected(f"resource {name!r} cannot be given for the whole job: it follows from the pod's spec")
+        argv += ["-l", f"{name}={_WIDE.check(f'the value of {name},', value)}"]
+    return argv
 
 
 def _count(name: str, value: int) -> str:

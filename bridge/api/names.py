@@ -61,7 +61,7 @@ MEANING: dict[str, str] = {
     PROJECT: "The PBS project (`qsub -P`), where the settings allow pods to choose (`allowProjectAnnotation`).",
     ACCOUNT: "The accounting string (`qsub -A`), where the settings allow pods to choose.",
     PLACE: "How PBS places the job: `free`, `pack`, `scatter` or `vscatter`, then `:excl`, `:exclhost` or `:shared`, "
-    "then `:group=RESOURCE`.",
+    "then `:group=RESOURCE`; as far as the cluster's settings allow it (`placements`: left out, nothing exclusive).",
     ROUTE: "Where a pod may run: `can` (local cluster or HPC), `must` (HPC only), `never` (local cluster only). In any "
     "namespace, `can` and `must` have the pod routed; RoutingRules say where to.",
     TRANSFER: "The label of k8shpc, on pods or on a Job: `can` (goes to HPC if it asks for more than 70 % of the "

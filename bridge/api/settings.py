@@ -12,8 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from bridge.api import places
+from bridge.api import places, qsub
 from bridge.api.nodelabels import node_labels
+from bridge.api.qsub import ByNamespace
 
 # load.py has a sentence for each of these.
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
@@ -261,13 +262,47 @@ class Cluster(_Strict):
         description="Shell lines run once at the start of each job (`module load …`); containers get the environment "
         "that results.",
     )
-    queue: str | None = Field(None, description="Queue for pods that name none. Left out: the server's default queue.")
+    queue: str | None = Field(
+        None,
+        description="Queue for pods that name none. Left out: the server's default. Not `name@server`: a queue of "
+        "another server belongs to a cluster of its own.",
+    )
     queues: tuple[str, ...] = Field((), description="Queues that pods may name by annotation. Empty: only `queue`.")
     priority_classes: dict[str, int] = Field(
         default_factory=dict, alias="priorityClasses", description="PriorityClass name to qsub -p (-1024 to 1023)."
     )
     projects: dict[str, str] = Field(default_factory=dict, description="Namespace to PBS project (qsub -P).")
     accounting: dict[str, str] = Field(default_factory=dict, description="Namespace to accounting string (qsub -A).")
+    groups: dict[str, str] = Field(
+        default_factory=dict,
+        description="Namespace to the Unix group that PBS accounts to (qsub -W group_list=); `*`: all others.",
+    )
+    job_resources: dict[str, ByNamespace] = Field(
+        default_factory=dict,
+        alias="jobResources",
+        description="What the site wants with every job as a whole (qsub -l NAME=VALUE), such as `filesystems: "
+        "home:eagle` or `storage: gdata/ab1`. A value for all, or one by namespace (`storage: {team-a: gdata/ab1, "
+        '"*": scratch}`; no entry: not given).',
+    )
+    chunk_resources: dict[str, ByNamespace] = Field(
+        default_factory=dict,
+        alias="chunkResources",
+        description="What every job asks of its host besides what the pod does, such as `system: polaris` "
+        "(qsub -l select=1:…:system=polaris). Values as in `jobResources`.",
+    )
+    placements: tuple[Literal["free", "pack", "scatter", "vscatter", "shared", "excl", "exclhost", "group"], ...] = (
+        Field(
+            ("free", "pack", "scatter", "vscatter", "shared", "group"),
+            description="What pods may write into the annotation `hpc-bridge.io/place`. Left out: nothing exclusive, "
+            "since a pod of one CPU would take whole hosts, and quotas of Kubernetes would count one CPU.",
+        )
+    )
+    longest_walltime: Duration | None = Field(
+        None,
+        alias="longestWalltime",
+        description="The longest time that a pod may ask for, with its grace period; one that asks for more is "
+        "refused. Left out: what PBS allows.",
+    )
     allow_project_annotation: bool = Field(
         False, alias="allowProjectAnnotation", description="Pods may choose -P and -A by annotation."
     )
@@ -372,6 +407,14 @@ class Cluster(_Strict):
         shown += [(f"imagePaths[{n}]", path) for n, path in enumerate(self.image_paths)]
         users = [a.transport.user for a in self.accounts if isinstance(a.transport, SshTransport)]
         for problem in places.problems(self.spool, self.compute_spool, shown, users):
+            raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
+    def _known_to_qsub(self) -> Cluster:
+        queues = [("queue", self.queue), *((f"queues[{n}]", name) for n, name in enumerate(self.queues))]
+        fixed, wide = self.chunk_resources, self.job_resources
+        for problem in qsub.problems(queues, self.projects, self.accounting, self.groups, self.resources, fixed, wide):
             raise ValueError(problem)
         return self
 

@@ -7,11 +7,11 @@ a text that says what is allowed. The admin's settings are trusted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, get_args
 
-from bridge.api import names, reasons
+from bridge.api import names, qsub, reasons
 from bridge.api.settings import Cluster, parse_duration
 from bridge.plan import quantity
 from bridge.plan.model import Json, Refusal
@@ -73,14 +73,32 @@ def ncpus(pod: Json) -> int:
 
 
 def mem_bytes(pod: Json, cluster: Cluster) -> int:
-    """Memory of the chunk in bytes, with emptyDirs of medium Memory and what the job itself needs."""
+    """Memory of the chunk in bytes, and what the job itself needs.
+
+    What is written to an emptyDir of medium Memory counts within the memory of the containers that mount it, as with
+    any kubelet. It is added only where none of them says how much memory it may use.
+    """
     ram_disks = sum(
         quantity.parse(volume["emptyDir"].get("sizeLimit") or 0)
         for volume in pod["spec"].get("volumes") or []
-        if (volume.get("emptyDir") or {}).get("medium") == "Memory"
+        if in_memory(volume) and not any(_says_memory(c) for c in _mounting(pod, volume))
     )
     total = _together(pod, lambda c: memory(c, cluster)) + _overhead(pod, "memory") + ram_disks
     return quantity.ceil(total) + JOB_OVERHEAD
+
+
+def in_memory(volume: Json) -> bool:
+    """Whether the volume is an emptyDir that lies in the node's memory."""
+    return (volume.get("emptyDir") or {}).get("medium") == "Memory"
+
+
+def _mounting(pod: Json, volume: Json) -> list[Json]:
+    every = [*containers(pod, "initContainers"), *containers(pod, "containers")]
+    return [c for c in every if any(m["name"] == volume["name"] for m in c.get("volumeMounts") or [])]
+
+
+def _says_memory(container: Json) -> bool:
+    return asked(container, "memory", limit_first=True) is not None
 
 
 def _declared(pod: Json) -> Iterable[tuple[str, str, object]]:
@@ -122,10 +140,18 @@ def chunk_resources(pod: Json, cluster: Cluster) -> tuple[dict[str, int | str], 
             total = _together(pod, lambda c, r=resource: asked(c, r, limit_first=True) or 0)  # type: ignore[misc]
             sized = resource == "ephemeral-storage"  # bytes; PBS writes them with a unit
             chunk[cluster.resources[resource]] = f"{quantity.ceil(total / 1024)}kb" if sized else quantity.ceil(total)
-        elif resource != "ephemeral-storage":
+        else:
             known = ", ".join(sorted(cluster.resources)) or "none"
-            refused.append(Refusal(path, f"{resource} has no PBS resource on cluster {cluster.name} (mapped: {known})"))
-    return chunk, refused
+            text = f"{resource} has no PBS resource on cluster {cluster.name} (mapped: {known}); leave it out"
+            refused.append(Refusal(path, text))
+    namespace = pod.get("metadata", {}).get("namespace") or "default"
+    return _for(cluster.chunk_resources, namespace) | chunk, refused
+
+
+def _for(given: Mapping[str, qsub.ByNamespace], namespace: str) -> dict[str, int | str]:
+    """The resources that the settings fix for a namespace."""
+    found = {name: qsub.of(value, namespace) for name, value in given.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 class Annotations:
@@ -163,6 +189,14 @@ class Annotations:
         choices = sorted({*cluster.queues, *([cluster.queue] if cluster.queue else [])})
         pattern = re.compile("|".join(map(re.escape, choices)) or r"(?!)")
         return self.get(names.QUEUE, pattern, f"queues that pods may name here: {', '.join(choices) or 'none'}")
+
+    def place(self, cluster: Cluster) -> str | None:
+        """The placement chosen, which the cluster's settings must allow."""
+        value = self.get(names.PLACE, _PLACE, "write free, pack, scatter or vscatter, then :excl, :group=RESOURCE")
+        wrong = None if value is None else qsub.place_problem(value, cluster.placements)
+        if wrong:
+            self._refuse(names.PLACE, f"{wrong} on cluster {cluster.name}")
+        return None if wrong else value
 
     def walltime(self) -> int | None:
         """Seconds asked for."""
@@ -218,12 +252,25 @@ def options(pod: Json, cluster: Cluster) -> tuple[JobOptions, list[Refusal]]:
         mem_bytes=mem_bytes(pod, cluster),
         walltime=quantity.ceil(total),
         resources=chunk,
-        place=annotations.get(
-            names.PLACE, _PLACE, "write free, pack, scatter or vscatter, then :excl, :group=RESOURCE"
-        ),
+        place=annotations.place(cluster),
         queue=annotations.queue(cluster) or cluster.queue,
         project=annotations.get(names.PROJECT, _WORD, words, permitted=chosen) or cluster.projects.get(namespace),
         accounting=annotations.get(names.ACCOUNT, _WORD, words, permitted=chosen) or cluster.accounting.get(namespace),
         priority=cluster.priority_classes.get(spec.get("priorityClassName") or ""),
+        job_resources={name: str(value) for name, value in _for(cluster.job_resources, namespace).items()},
+        group=qsub.of(cluster.groups, namespace),
     )
-    return built, [*annotations.refused, *refused]
+    return built, [*annotations.refused, *refused, *_too_long(spec, wished, cluster)]
+
+
+def _too_long(spec: Json, wished: int | None, cluster: Cluster) -> Iterator[Refusal]:
+    """More time than the settings let a pod have: by its deadline, by the annotation, or by its grace period."""
+    most, own = cluster.longest_walltime, deadline(spec)
+    asked_for = (own or wished or cluster.walltime) + grace(spec)
+    if most is None or asked_for <= most:
+        return
+    field = "spec.activeDeadlineSeconds" if own else f"metadata.annotations[{names.WALLTIME}]"
+    if not own and not wished:
+        field = "spec.terminationGracePeriodSeconds"
+    text = f"asks for {asked_for:.0f} s with the grace period, cluster {cluster.name} lets pods have {most:.0f} s"
+    yield Refusal(field, text, reasons.UNSUPPORTED if own or not wished else reasons.INVALID_ANNOTATION)

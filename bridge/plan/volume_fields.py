@@ -110,7 +110,7 @@ VOLUME: dict[str, Verdict] = {
         "huge pages do not exist in a job; use Memory or leave medium out", ("Memory",), tried="HugePages"
     ),
     "emptyDir.sizeLimit": Ignored(
-        "The quota of the spool's file system bounds it instead; with medium Memory it is added to the job's mem."
+        "The quota of the spool's file system bounds it instead; with medium Memory it bounds the memory that is used."
     ),
     "hostPath": Honoured(_MOUNT + "host_paths", dict, ("path",)),
     "hostPath.path": Honoured(_MOUNT + "host_paths", str),

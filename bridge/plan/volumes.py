@@ -11,9 +11,10 @@ import posixpath
 from collections.abc import Iterator
 
 from bridge.api.settings import Cluster, HostPath
-from bridge.plan import downward
+from bridge.plan import downward, quantity
 from bridge.plan.environment import named
 from bridge.plan.model import Json, MissingInput, NodeFacts, Plan
+from bridge.plan.resources import in_memory
 from bridge.plan.sources import Kind, Sources, token_ref
 from bridge.plan.texts import control
 from pbs_adapter.models import PodFile, VolumeFiles
@@ -102,6 +103,9 @@ def mount(volume: Json, declared: Json, sub_path: str | None, cluster: Cluster) 
         "read_only": read_only,
         "sub_path": sub_path or None,
     }
+    if in_memory(volume):
+        limit = volume["emptyDir"].get("sizeLimit")
+        entry |= {"medium": "Memory", "size": None if limit is None else quantity.ceil(quantity.parse(limit))}
     if volume.get("hostPath"):
         kind, source = volume["hostPath"].get("type") or "", posixpath.normpath(volume["hostPath"]["path"])
         roots = [h.path for h in _above(source, cluster) if read_only or not h.read_only]

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from pbs_adapter.models import Census
 from pbs_adapter.remote.parse import Queue, limit_for_user
+from pbs_adapter.script import problem
 
 
 def unusable(queue: Queue, user: str, groups: Iterable[str]) -> str:
     """Why the account cannot run jobs in the queue; empty when nothing is known to be against it."""
+    if wrong := problem("queue", queue.name):
+        return f"its name cannot be given to qsub: {wrong}"
     if not queue.enabled:
         return "takes no jobs (enabled is False)"
     if not queue.started:

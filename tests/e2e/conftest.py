@@ -31,6 +31,7 @@ NAMED = {
     "allowProjectAnnotation": True,
     "projects": {"project-allowed": "physics", "project-refused": "alchemy"},
     "unsatisfiableAfter": 15,
+    "placements": ["scatter", "excl"],
 }
 
 

@@ -99,10 +99,25 @@ def test_refused_pods_go_to_stderr_and_the_rest_is_printed(settings: Path) -> No
 
 
 def test_what_pbs_would_not_take_is_refused_too(settings: Path) -> None:
-    settings.write_text(SETTINGS.replace("workq", "a_name_that_is_too_long_for_pbs"))
+    settings.write_text(SETTINGS.replace("/opt/pbs", '"/opt/p bs"'))
     done = render(settings, POD)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "queue 'a_name_that_is_too_long_for_pbs' is not allowed" in done.stderr
+    assert "pbsExec '/opt/p bs' is not allowed" in done.stderr
+
+
+def test_what_the_site_wants_is_shown(settings: Path) -> None:
+    more = "jobResources: {filesystems: 'home:eagle'}\n    chunkResources: {system: polaris}\n    groups: {ns: g01}"
+    settings.write_text(SETTINGS.replace("queue: workq", f"queue: workq\n    {more}"))
+    done = render(settings, POD)
+    assert "-W group_list=g01 -l select=1:ncpus=1:mem=1310720kb:system=polaris -l walltime=01:01:30" in done.stdout
+    assert "-l filesystems=home:eagle --" in done.stdout
+
+
+def test_disk_that_nobody_maps_is_refused(settings: Path) -> None:
+    text = POD.replace("name: c,", "name: c, resources: {requests: {ephemeral-storage: 10Gi}},")
+    done = render(settings, text)
+    assert done.exit_code == 1
+    assert "ephemeral-storage has no PBS resource on cluster alpha" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_require_is_submitted_by_the_means_of_pbs(
     wish: str, place: str | None, where: Census | None, expected: tuple[str | None, bool]
 ) -> None:
     pod = annotated(numa=wish, **({"place": place} if place else {}))
-    made = kept_whole(plan(pod, cluster()), where)
+    made = kept_whole(plan(pod, cluster(placements=["pack", "excl", "group"])), where)
     assert (made.options.place, made.numa_by_vnodes) == expected
 
 

@@ -6,11 +6,12 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from plancases import annotated, cluster, container, pod, reasons
+from plancases import annotated, cluster, container, first, frozen, pod, reasons
 
 from bridge.plan import plan, quantity
 from bridge.plan.resources import JOB_OVERHEAD
-from pbs_adapter.models import JobOptions
+from pbs_adapter.models import JobOptions, JobRef, JobRequest
+from pbs_adapter.script import Site, render
 
 Mi, Gi = 1 << 20, 1 << 30
 
@@ -88,7 +89,23 @@ def test_memory_volumes_count_as_memory() -> None:
         {"name": "b", "emptyDir": {"medium": "Memory"}},
         {"name": "c", "emptyDir": {"sizeLimit": "5Gi"}},
     ]
-    assert options(pod(containers=[sized(limits_memory="1Gi")], volumes=volumes)).mem_bytes == 2 * Gi + JOB_OVERHEAD
+
+    def needed(*apps: dict[str, Any]) -> int:
+        return options(pod(containers=list(apps), volumes=volumes)).mem_bytes - JOB_OVERHEAD
+
+    mounts = {"volumeMounts": [{"name": "a", "mountPath": "/dev/shm"}]}
+    assert needed(sized(limits_memory="2Gi") | mounts) == 2 * Gi  # within the container's memory, as with a kubelet
+    assert needed(sized(requests_memory="1Mi") | mounts, container("d") | mounts) == Gi + Mi
+    assert needed(container() | mounts) == 2 * Gi  # nobody says how much memory: the default, and the volume
+    assert needed(container()) == 2 * Gi
+
+
+def test_memory_volumes_are_told_to_podrun() -> None:
+    volumes = [{"name": "a", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}]
+    volumes += [{"name": "b", "emptyDir": {"medium": "Memory"}}, {"name": "c", "emptyDir": {}}]
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in "abc"]
+    found = first(frozen(pod(containers=[container(volumeMounts=mounts)], volumes=volumes)))["mounts"]
+    assert [(m.get("medium"), m.get("size")) for m in found] == [("Memory", 16 * Gi), ("Memory", None), (None, None)]
 
 
 def test_extended_resources() -> None:
@@ -96,14 +113,28 @@ def test_extended_resources() -> None:
     gpu = {"limits": {"nvidia.com/gpu": "2", "ephemeral-storage": "1G"}, "requests": {"nvidia.com/gpu": "2"}}
     given = pod(containers=[container(resources=gpu), container("d", resources={"limits": {"nvidia.com/gpu": "1"}})])
     assert options(given, **settings).resources == {"ngpus": 3, "scratch_local": "976563kb"}
-    assert reasons(given) == [("spec.containers[0].resources.requests", "UnsupportedPodField")]
+    assert reasons(given) == [
+        ("spec.containers[0].resources.requests", "UnsupportedPodField"),
+        ("spec.containers[0].resources.limits", "UnsupportedPodField"),
+    ]
 
 
 def test_resources_without_a_place_in_pbs() -> None:
     assert reasons(pod(containers=[sized(limits_hugepages__2Mi="4Mi")]))[0][1] == "UnsupportedPodField"
     none = pod(containers=[container(resources={"limits": {"example.com/fpga": "0"}})])
     assert options(none).resources == {}
-    assert options(pod(containers=[sized(requests_ephemeral__storage="1Gi")])).resources == {}
+
+
+@pytest.mark.parametrize("side", ["requests", "limits"])
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_ephemeral_storage_needs_a_place_in_pbs(kind: str, side: str) -> None:
+    """The node offers none of it, so such a pod would be Pending for ever; the same for the router and `render`."""
+    asking = sized("e", **{f"{side}_ephemeral__storage": "10Gi"})
+    given = pod(**({"containers": [asking]} if kind == "containers" else {"initContainers": [asking]}))
+    assert reasons(given) == [(f"spec.{kind}[0].resources.{side}", "UnsupportedPodField")]
+    assert options(given, resources={"ephemeral-storage": "scratch"}).resources == {"scratch": f"{10 << 20}kb"}
+    nothing = pod(containers=[sized(**{f"{side}_ephemeral__storage": "0"})])
+    assert options(nothing).resources == {}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +185,8 @@ def test_project_and_accounting() -> None:
     "place", ["free", "pack", "scatter:excl", "vscatter:shared:group=switch", "excl", "group=rack"]
 )
 def test_place(place: str) -> None:
-    assert options(annotated(place=place)).place == place
+    allowed = ["free", "pack", "scatter", "vscatter", "shared", "excl", "group"]
+    assert options(annotated(place=place), placements=allowed).place == place
 
 
 CANARIES = [
@@ -203,3 +235,63 @@ def test_annotations_of_others_are_left_alone() -> None:
 def test_an_annotation_that_is_no_text() -> None:
     given = pod(metadata={"annotations": {"hpc-bridge.io/walltime": 3600}})
     assert "must be text; quote it" in plan(given, cluster()).message
+
+
+@pytest.mark.parametrize("place", ["excl", "scatter:exclhost", "pack:excl:group=rack", "free:exclhost"])
+def test_whole_hosts_are_not_given_unless_the_settings_say_so(place: str) -> None:
+    """Quotas of Kubernetes would count the one CPU that the pod asks for."""
+    assert reasons(annotated(place=place)) == [("metadata.annotations[hpc-bridge.io/place]", "InvalidAnnotation")]
+    assert "placements that pods may choose" in plan(annotated(place=place), cluster()).message
+    allowed = ["pack", "scatter", "free", "excl", "exclhost", "group"]
+    assert options(annotated(place=place), placements=allowed).place == place
+    assert reasons(annotated(place="free"), placements=[]) != []
+
+
+@pytest.mark.parametrize(
+    ("spec", "walltime", "field"),
+    [
+        ({}, None, None),
+        ({}, "1h", None),
+        ({"activeDeadlineSeconds": 3570}, None, None),
+        ({}, "2h", "metadata.annotations[hpc-bridge.io/walltime]"),
+        ({"activeDeadlineSeconds": 3600}, None, "spec.activeDeadlineSeconds"),
+        ({"activeDeadlineSeconds": 10**9}, "1m", "spec.activeDeadlineSeconds"),
+        ({"terminationGracePeriodSeconds": 10**8}, None, "spec.terminationGracePeriodSeconds"),
+    ],
+)
+def test_no_more_time_than_the_settings_let_pods_have(spec: dict[str, Any], walltime: str | None, field: str) -> None:
+    metadata = {"annotations": {"hpc-bridge.io/walltime": walltime}} if walltime else {}
+    given = pod(metadata=metadata, **{"terminationGracePeriodSeconds": 0 if walltime else 30} | spec)
+    refused = plan(given, cluster(longestWalltime="1h", walltime="30m")).refusals
+    assert [refusal.field for refusal in refused] == ([field] if field else [])
+    assert all("lets pods have 3600 s" in refusal.message for refusal in refused)
+    assert reasons(given) == []
+
+
+SITE = {
+    "jobResources": {"filesystems": "home:eagle", "storage": {"team-a": "gdata/ab1+scratch/ab1", "*": "scratch"}},
+    "chunkResources": {"system": "polaris", "arch": {"team-b": "v2"}},
+    "groups": {"team-a": "g01", "*": "users"},
+}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "words"),
+    [
+        (
+            "team-a",
+            ["-W group_list=g01", ":system=polaris -l", "=home:eagle -l storage=gdata/ab1+scratch/ab1"],
+        ),
+        ("team-b", ["-W group_list=users", ":arch=v2:system=polaris", "-l filesystems=home:eagle -l storage=scratch"]),
+    ],
+)
+def test_what_a_site_wants_with_every_job(namespace: str, words: list[str]) -> None:
+    made = options(pod(metadata={"namespace": namespace}), **SITE)
+    site = Site("/s/pods/u", "/s/bin/podrun.pyz", "/usr/bin/python3")
+    text = render(JobRequest(JobRef("a", "u"), "n", made, ()), site)
+    assert all(word in text for word in words), text
+
+
+def test_what_a_pod_asks_for_is_not_overruled() -> None:
+    made = options(pod(containers=[sized(limits_nvidia__gpu="1")]), resources={"nvidia-gpu": "ngpus"}, **SITE)
+    assert made.resources == {"system": "polaris", "ngpus": 1}

@@ -221,3 +221,39 @@ def test_what_pods_see_is_apart_from_spool_and_home(keys: Path, lines: str, told
 )  # fmt: skip
 def test_directories_that_pods_may_see(keys: Path, line: str) -> None:
     assert problems(keys, f"{ACCOUNT}    {line}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("queue: casper@casper-pbs", "queue: 'casper@casper-pbs' is not allowed: a queue name has at most 15"),
+        ("queues: [workq, main@desched1]", "queues[1]: 'main@desched1' is not allowed"),
+        ("queue: a_name_that_is_too_long", "a queue name has at most 15"),
+        ("queue: '-q'", "a queue name has"),
+        ("projects: {a: 'x y'}", "projects: of a: 'x y' is not allowed"),
+        ("accounting: {a: '-A'}", "accounting: of a: '-A' is not allowed"),
+        ("groups: {a: 'g1,g2'}", "groups: of a: 'g1,g2' is not allowed: the name of a Unix group"),
+        ("resources: {nvidia.com/gpu: ncpus}", "it follows from the pod's spec"),
+        ("resources: {nvidia.com/gpu: 'n:x'}", "resources: of nvidia.com/gpu"),
+        (
+            "jobResources: {filesystems: 'home:eagle -A x'}",
+            "of filesystems: 'home:eagle -A x' is not allowed",
+        ),
+        ("jobResources: {select: '2'}", "it follows from the pod's spec"),
+        ("jobResources: {walltime: '1'}", "it follows from the pod's spec"),
+        ("jobResources: {storage: {a: 'x,y'}}", "jobResources: of storage: 'x,y' is not allowed"),
+        ("chunkResources: {system: 'a:b'}", "chunkResources: of system: 'a:b' is not allowed"),
+        ("chunkResources: {mem: 1gb}", "it follows from the pod's spec"),
+        ("placements: [sideways]", "placements"),
+    ],
+)
+def test_options_of_qsub_are_checked_when_they_are_read(keys: Path, line: str, told: str) -> None:
+    found = problems(keys, f"{ACCOUNT}    {line}\n")
+    assert len(found) == 1
+    assert told in found[0]
+
+
+def test_a_resource_is_fixed_or_asked_for(keys: Path) -> None:
+    lines = "    resources: {nvidia.com/gpu: ngpus}\n    chunkResources: {ngpus: '1'}\n"
+    (found,) = problems(keys, ACCOUNT + lines)
+    assert "ngpus is asked for by pods" in found

@@ -112,7 +112,8 @@ def test_what_a_cluster_says_stays_a_comment_or_a_value(tmp_path: Path) -> None:
     seen = replace(seen, places=(replace(SCRATCH, path="/s # x: y"),))
     text, cluster = written(tmp_path, seen)
     assert cluster.name == "x-clusters-2j"
-    assert cluster.queue == evil
+    assert cluster.queue is None  # qsub would not take the name
+    assert "its name cannot be given to qsub" in text
     assert cluster.spool == "/s # x: y/.hpc-bridge"
     assert "\x1b" not in text
 
