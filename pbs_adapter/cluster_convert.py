@@ -39,7 +39,10 @@ def files_head(files: Sequence[PodFile], volumes: Sequence[VolumeFiles]) -> tupl
     """
     head = {
         "files": [_entry(file) for file in files],
-        "volumes": [{"root": volume.root, "files": [_entry(file) for file in volume.files]} for volume in volumes],
+        "volumes": [
+            {"root": volume.root, "files": [_entry(file) for file in volume.files], "managed": volume.managed}
+            for volume in volumes
+        ],
     }
     contents = [file.content for file in files] + [file.content for volume in volumes for file in volume.files]
     return head, b"".join(contents)

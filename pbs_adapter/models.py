@@ -37,11 +37,13 @@ class VolumeFiles:
 
     `root` is its folder below the pod directory (`volumes/NAME`, or `secrets/volumes/NAME` when any of it is
     secret). The files' paths are relative to it. On disk it looks as the kubelet writes it: `..data` is a link to a
-    dated folder, every top-level name a link through `..data`. No files: an empty directory (an emptyDir).
+    dated folder, every top-level name a link through `..data`. A volume that is `managed` holds just these files, so it
+    is emptied when there are none any more; any other is made empty and then belongs to the pod (an emptyDir).
     """
 
     root: str
     files: tuple[PodFile, ...] = ()
+    managed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

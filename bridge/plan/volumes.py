@@ -50,7 +50,7 @@ def files(pod: Json, volume: Json, plan: Plan, sources: Sources, node: NodeFacts
         for file in writer.source(source, _DEFAULT_MODE if mode is None else mode):
             sources.files.spend(len(file.content) + len(file.path) + _FILE)
             merged[file.path] = file
-    return VolumeFiles(root(volume), tuple(merged[path] for path in sorted(merged)))
+    return VolumeFiles(root(volume), tuple(merged[path] for path in sorted(merged)), managed=True)
 
 
 class _Writer:

@@ -227,6 +227,7 @@ async def _refresh(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Rec
 def _digest(volumes: tuple[VolumeFiles, ...]) -> str:
     total = hashlib.sha256()
     for volume in volumes:
+        total.update(f"{volume.root}\0{len(volume.files)}\0".encode())  # emptied is not the same as left out
         for file in volume.files:
             total.update(f"{volume.root}\0{file.path}\0{file.mode}\0{len(file.content)}\0".encode())
             total.update(file.content)

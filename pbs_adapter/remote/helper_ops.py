@@ -167,7 +167,7 @@ def contents_of(head: Dict[str, Any], body: bytes) -> Tuple[List[File], List[Vol
         items, rest = _take(head.get("files") or [], rest)
         for volume in head.get("volumes") or []:
             inner, rest = _take(volume["files"], rest)
-            volumes.append(Volume(str(volume["root"]), inner))
+            volumes.append(Volume(str(volume["root"]), inner, volume.get("managed") is True))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise OpError("permanent", "files or volumes of the request are malformed: {}".format(error)) from error
     if rest:

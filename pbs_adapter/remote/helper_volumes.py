@@ -1,7 +1,7 @@
 """configMap, secret, downwardAPI and projected volumes on disk, exactly as the kubelet lays them out.
 
 `root/..data` is a link to a dated folder that holds the files; each top-level name is a link through `..data`. So a
-reader sees all files of one version, and an update is one rename. An empty list of files is an emptyDir.
+reader sees all files of one version, and an update is one rename. An emptyDir is made here and never looked at again.
 """
 
 import os
@@ -22,10 +22,14 @@ class File(NamedTuple):
 
 
 class Volume(NamedTuple):
-    """The whole content of one volume below the pod directory."""
+    """The whole content of one volume below the pod directory.
+
+    managed: what it holds is these files, even when there are none. Otherwise no files mean an emptyDir.
+    """
 
     root: str
     files: List[File]
+    managed: bool = False
 
 
 def write_tree(root: int, items: List[File]) -> None:
@@ -39,7 +43,7 @@ def write_tree(root: int, items: List[File]) -> None:
 def write_volume(pod: int, volume: Volume) -> bool:
     """Bring one volume to its new content in one step; False when it has it already. Raises OSError."""
     with files.below(pod, files.parts_of(volume.root), create=True) as root:
-        if not volume.files or _same(root, volume.files):
+        if not (volume.files or volume.managed) or _same(root, volume.files):
             return False
         stamp = "..{}.{}".format(time.strftime("%Y_%m_%d_%H_%M_%S", time.gmtime()), os.urandom(5).hex())
         os.mkdir(stamp, 0o700, dir_fd=root)

@@ -155,6 +155,19 @@ def test_a_config_map_is_refreshed_while_the_pod_runs(bridge: World) -> None:
     bridge.wait_phase("refreshed", "Succeeded", timeout=100)
 
 
+def test_a_secret_that_is_deleted_leaves_the_volume_of_a_running_pod(bridge: World) -> None:
+    """An optional source that is gone projects nothing: a revoked password is not kept for the rest of the run."""
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "revoked"}, "stringData": {"p": "old"}}
+    thing = pod("revoked", "cat /s/p; while [ -e /s/p ]; do sleep 0.5; done; ls /s | wc -l")
+    thing["spec"]["volumes"] = [{"name": "s", "secret": {"secretName": "revoked", "optional": True}}]
+    thing["spec"]["containers"][0]["volumeMounts"] = [{"name": "s", "mountPath": "/s"}]
+    bridge.apply(secret, thing)
+    bridge.wait_phase("revoked", "Running")
+    bridge.kubectl("delete", "secret", "revoked")
+    bridge.wait_phase("revoked", "Succeeded", timeout=100)
+    assert bridge.logs("revoked").split() == ["old0"]
+
+
 def test_the_service_account_token_is_the_pods_own_and_works(bridge: World) -> None:
     """Check 40: the token authenticates as the ServiceAccount and carries claims of pod and node."""
     folder = "/var/run/secrets/kubernetes.io/serviceaccount"

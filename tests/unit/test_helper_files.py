@@ -69,6 +69,19 @@ def test_an_empty_dir_is_only_made(tmp_path: Path, pod: int) -> None:
     assert (tmp_path / "volumes/data").stat().st_mode & 0o777 == 0o700
 
 
+def test_a_volume_that_lost_its_last_file_is_emptied(tmp_path: Path, pod: int) -> None:
+    root = tmp_path / "volumes/cfg"
+    write_volume(pod, volume(a=b"1", dir__b=b"2"))
+    nothing = Volume("volumes/cfg", [], managed=True)
+    assert write_volume(pod, nothing)
+    assert tree(root) == {}
+    assert os.listdir(root / "..data") == []
+    assert sorted(os.listdir(root)) == sorted(["..data", os.readlink(root / "..data")])
+    assert not write_volume(pod, nothing)
+    assert write_volume(pod, volume(a=b"back"))
+    assert tree(root) == {"a": b"back"}
+
+
 def test_what_the_pod_put_into_a_volume_does_not_lead_out(tmp_path: Path, pod: int) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

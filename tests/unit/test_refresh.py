@@ -36,6 +36,26 @@ def test_a_volume_whose_source_is_gone_keeps_what_it_has() -> None:
     assert [files.root for files in found] == ["secrets/volumes/sec", "volumes/own"]
 
 
+def test_an_optional_source_that_is_gone_empties_its_volume() -> None:
+    sources = [{"secret": {"name": "s", "optional": True}}, {"configMap": {"name": "cm", "optional": True}}]
+    thing = pod(
+        containers=[container()],
+        volumes=[
+            {"name": "sec", "secret": {"secretName": "s", "optional": True}},
+            {"name": "both", "projected": {"sources": sources}},
+            {"name": "empty", "emptyDir": {}},
+        ],
+    )
+    made = plan(thing, cluster())
+    before = refresh(thing, made, inputs(config_map(data={"c": "1"}), secret(k=b"1")), node=NODE)
+    assert [sorted(contents(files)) for files in before] == [["k"], ["c", "k"]]
+    after = refresh(thing, made, inputs(config_map(), refs=made.inputs), node=NODE)
+    assert [(files.root, files.files, files.managed) for files in after] == [
+        ("secrets/volumes/sec", (), True),
+        ("secrets/volumes/both", (), True),
+    ]
+
+
 def test_refresh_sees_new_labels() -> None:
     changed = POD | {"metadata": POD["metadata"] | {"labels": {"a": "b"}}}
     found = refresh(changed, PLAN, inputs(), node=NODE)

@@ -231,7 +231,8 @@ def test_too_many_streams_are_refused(pod: Pod) -> None:
 def test_volumes_are_written_and_refreshed(pod: Pod) -> None:
     def write(**contents: bytes) -> None:
         entries = [{"path": name, "mode": 0o640, "size": len(data)} for name, data in contents.items()]
-        volumes = [{"root": "volumes/cfg", "files": entries}, {"root": "volumes/empty", "files": []}]
+        cfg = {"root": "volumes/cfg", "files": entries, "managed": True}
+        volumes = [cfg, {"root": "volumes/empty", "files": []}]
         files = [{"path": "secrets/values.json", "mode": 0o600, "size": 2}]
         body = b"{}" + b"".join(contents.values())
         pod.helper.ask("write", body, uid=pod.uid, files=files, volumes=volumes)
@@ -248,6 +249,10 @@ def test_volumes_are_written_and_refreshed(pod: Pod) -> None:
     assert os.readlink(root / "..data") != before
     assert sorted(name for name in os.listdir(root) if not name.startswith("..")) == ["a"]
     assert (root / "a").read_bytes() == b"2"
+    (pod.path / "volumes/empty/own").touch()
+    write()
+    assert [name for name in os.listdir(root) if not name.startswith("..")] == []
+    assert (pod.path / "volumes/empty/own").exists()
 
 
 def test_a_volume_that_became_a_link_is_not_written_through(pod: Pod, tmp_path: Path) -> None:
