@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from . import errors, options, query, resources, submit
+from . import errors, options, query, resources, submit, values
 from .errors import PbsError, UsageError
 from .jobs import Job
 from .lifecycle import Lifecycle
@@ -57,7 +57,7 @@ def _for_each(life: Lifecycle, request: Request, ids: list[str], act: Callable[[
     if not ids:
         raise UsageError(f"usage:\n\t{request.command} job_identifier...\n")
     for text in ids:
-        if not _ID.fullmatch(text):
+        if not _ID.fullmatch(text) or values.elsewhere(text.partition("@")[0], server):
             yield Err(f"{request.command}: illegally formed job identifier: {text}\n")
             status = 1
             continue

@@ -107,6 +107,9 @@ def _selected(life: Lifecycle, flags: set[str], users: set[str], operands: list[
         if _JOB_ID.fullmatch(text):
             name = text.partition("@")[0]
             name = name if "." in name else f"{name}.{complex_.config.server}"
+            if values.elsewhere(name, complex_.config.server):
+                yield f"illegally formed job identifier: {text}"
+                continue
             try:
                 job = complex_.find(name)
                 if job.finished and job.state == "F" and not history:

@@ -21,6 +21,15 @@ def parse_size(text: str) -> int:
     return (int(number) << _SHIFT[prefix.lower()]) * (8 if unit in ("w", "W") else 1)
 
 
+def elsewhere(job_id: str, server: str) -> bool:
+    """Whether the id names another server, one that no host name stands for: PBS then calls it illegally formed.
+
+    >>> elsewhere("12.alpha", "alpha"), elsewhere("12[3].omega", "alpha"), elsewhere("12", "alpha")
+    (False, True, False)
+    """
+    return job_id.partition(".")[2] not in ("", server)
+
+
 def format_size(size: int) -> str:
     """The shortest exact form: 4294967296 is "4gb", 0 is "0b"."""
     for suffix, shift in (("pb", 50), ("tb", 40), ("gb", 30), ("mb", 20), ("kb", 10)):

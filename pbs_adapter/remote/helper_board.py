@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .helper_dirs import Marks
-from .helper_views import Missing, View, observation, submitted, without_job
+from .helper_views import ABSENT, UNKNOWN, Missing, View, observation, submitted, without_job
 
 _GONE_KEPT = 10000
 
@@ -25,6 +25,8 @@ class Entry(NamedTuple):
     detail_at: Optional[float] = None  # when qstat -f last showed it
     deleted_at: Optional[float] = None  # when qdel last succeeded
     missing: Optional[Missing] = None
+    proven: str = ""  # the job id that is certainly this pod's: qsub answered with it, or PBS showed the job's name
+    trouble: str = ""  # why the job id in the directory says nothing of this pod
 
 
 class Board:
@@ -69,7 +71,32 @@ class Board:
                 known_at = time.monotonic()
                 view = submitted(time.time()) if fresh else View()
             entry = old or Entry(uid, marks, view, 0)
+            if marks.job_id != entry.marks.job_id:
+                entry = entry._replace(trouble="", missing=None)
+            if fresh and marks.job_id is not None:
+                entry = entry._replace(proven=marks.job_id)
             self._store(old, entry._replace(marks=marks, view=view, known_at=known_at))
+
+    def put_problem(self, uid: str, problem: str) -> None:
+        """The pod directory cannot be read now. What was known of it stays; of one never read nothing is concluded."""
+        with self._changed:
+            old = self._entries.get(uid)
+            entry = old or Entry(uid, Marks(locked=True, claimed=True), View(), 0)
+            self._store(old, entry._replace(marks=entry.marks._replace(problem=problem)))
+
+    def put_proven(self, uid: str, job_id: str) -> None:
+        """PBS has shown that the job of that id is this pod's."""
+        with self._changed:
+            if uid in self._entries:
+                self._entries[uid] = self._entries[uid]._replace(proven=job_id)
+
+    def put_trouble(self, uid: str, job_id: str, text: str, missing: Optional[Missing] = None) -> None:
+        """The id in the pod directory says nothing of this pod: PBS's view of that job is not shown, the text is."""
+        with self._changed:
+            old = self._entries.get(uid)
+            if old is not None and old.marks.job_id == job_id:
+                view = old.view if old.view.seen == ABSENT else View(UNKNOWN, time.time())
+                self._store(old, old._replace(view=view, trouble=text[:300], missing=missing or old.missing))
 
     def put_view(
         self, uid: str, view: View, missing: Optional[Missing] = None, detail_at: Optional[float] = None
@@ -130,7 +157,7 @@ class Board:
             "cursor": "{}.{}".format(self._token, self._version),
             "full": since is None,
             "complete": scanned and polled,
-            "observations": [observation(entry.uid, entry.marks, entry.view) for entry in entries],
+            "observations": [_observation(entry) for entry in entries],
             "gone": [] if since is None else [uid for uid, version in self._gone.items() if version > since],
             "server_up": up,
             "server_message": message,
@@ -138,7 +165,7 @@ class Board:
 
     def _store(self, old: Optional[Entry], new: Entry) -> None:
         """Keep an entry; only what an observation shows, the time of asking aside, counts as a change."""
-        same = old is not None and (old.marks, old.view._replace(at=0.0)) == (new.marks, new.view._replace(at=0.0))
+        same = old is not None and _shown(old) == _shown(new)
         if not same:
             self._version += 1
             new = new._replace(version=self._version)
@@ -153,3 +180,12 @@ class Board:
         while len(self._gone) > _GONE_KEPT:
             self._gone_floor = self._gone.pop(next(iter(self._gone)))
         self._changed.notify_all()
+
+
+def _shown(entry: Entry) -> "Tuple[Marks, View, str]":
+    return entry.marks, entry.view._replace(at=0.0), entry.trouble
+
+
+def _observation(entry: Entry) -> Dict[str, Any]:
+    marks = entry.marks._replace(problem=entry.marks.problem or entry.trouble)
+    return observation(entry.uid, marks, entry.view)

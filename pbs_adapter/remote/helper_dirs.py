@@ -9,8 +9,10 @@ in it may have been changed by the pod itself and is read as such.
 """
 
 import errno
+import itertools
 import json
 import os
+import queue
 import re
 import time
 from contextlib import contextmanager
@@ -22,8 +24,17 @@ from .helper_status import read_status
 from .helper_volumes import File, Volume, write_tree, write_volume
 
 _JOB_ID = re.compile(r"\d{1,18}(\[\d*\])?\.[A-Za-z0-9_.-]{1,255}", re.ASCII)
+_NAME_OPTION = re.compile(r" -N ([A-Za-z0-9._+-]{1,230}) ", re.ASCII)
 _SMALL = 64 * 1024
 _STALE_STAGING = 3600.0
+#: Most pod directories that are looked at. A spool with more is reported, and the rest of it left alone.
+MOST_PODS = 50000
+_MOST_MARKS = 5000  # a look at the dirty list
+_MOST_JUNK = 1000  # entries of the dirty list that are no marks, before they are thrown away
+#: The epoch is the number of times that the Lease has changed hands, which begins at the seconds since 2020 (see
+#: bridge/kube/leader.py) and rises by one a change. Whatever lies beyond now, no leader has written.
+_EPOCHS_BEGIN, _CLOCKS_APART = 1577836800, 86400
+_NO_FILE = (errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)
 
 
 class Marks(NamedTuple):
@@ -52,11 +63,13 @@ class Spool:
 
     def __init__(self, root: str, instance: str, cluster: str, token: str) -> None:
         self.root = root
+        self.instance = instance
         above = os.path.join(root, instance)
         self.path = os.path.join(above, cluster)
         self.pods = os.path.join(self.path, "pods")
         self._dirty = os.path.join(self.path, "dirty")
         self._token = token
+        self._bin: "queue.Queue[str]" = queue.Queue()
         for path in (root, above, self.path, self.pods, self._dirty):
             os.makedirs(path, mode=0o700, exist_ok=True)
 
@@ -67,10 +80,12 @@ class Spool:
     # Epoch: a higher one always wins, so that a paused former leader cannot act.
 
     def lead(self, epoch: int) -> None:
-        """Take the account over for `epoch`. Raises OpError(fenced) when a newer leader has spoken."""
+        """Take the account over for `epoch`. Raises OpError: fenced when a newer leader has spoken, permanent for an
+        epoch that no leader can have.
+        """
         with files.directory(self.path) as fd:
             for _ in range(5):
-                self._compare(fd, epoch)
+                self._compare(fd, epoch, "permanent")
                 files.replace("epoch", fd, "{} {}\n".format(epoch, self._token).encode("ascii"), sync=True)
                 if self._read_epoch(fd)[0] == epoch:
                     return
@@ -79,17 +94,21 @@ class Spool:
     def check_epoch(self, epoch: int) -> None:
         """Before each change: raise OpError(fenced) when a newer leader has spoken."""
         with files.directory(self.path) as fd:
-            self._compare(fd, epoch)
+            self._compare(fd, epoch, "retry")  # nonsense is no verdict on the request: a pod must not fail by it
 
     def is_ours(self) -> bool:
         """Whether no later helper has taken the account over: only one may empty the dirty list."""
         with files.directory(self.path) as fd:
-            return self._read_epoch(fd)[1] == self._token
+            return self._read_epoch(fd)[1] in ("", self._token)  # spoilt: nobody has
 
-    def _compare(self, fd: int, epoch: int) -> None:
+    def _compare(self, fd: int, epoch: int, nonsense: str) -> None:
         stored = self._read_epoch(fd)[0]
+        if stored > max(epoch, int(time.time()) - _EPOCHS_BEGIN + _CLOCKS_APART):
+            text = "{}/epoch on the login node says {}, which no leader can be: remove that file"
+            raise OpError(nonsense, text.format(self.path, stored))
         if epoch < stored:
-            raise OpError("fenced", "epoch {} is over: {} leads now".format(epoch, stored))
+            text = "epoch {} is over: {} leads now, by {}/epoch"
+            raise OpError("fenced", text.format(epoch, stored, self.path))
 
     def _read_epoch(self, fd: int) -> "tuple[int, str]":
         try:
@@ -97,23 +116,44 @@ class Spool:
             return int(number), token
         except (FileNotFoundError, ValueError):
             return -1, ""
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return -1, ""  # the next leader puts a file in its place
+            raise
 
     # The pod directories.
 
     def uids(self) -> List[str]:
-        """All pod directories."""
-        return [name for name in os.listdir(self.pods) if is_uid(name)]
+        """The pod directories, and whatever else has such a name; at most MOST_PODS."""
+        with files.directory(self.pods) as fd:
+            return list(itertools.islice(filter(is_uid, files.names(fd)), MOST_PODS))
 
     def take_dirty(self) -> List[str]:
-        """UIDs whose status has changed; each is given once. Read the pod directory only afterwards."""
-        names = [name for name in os.listdir(self._dirty) if is_uid(name)]
+        """UIDs whose status has changed; each is given once. Read the pod directory only afterwards.
+
+        Whoever is told must read them all, or keep them in mind: their marks are gone.
+        """
+        marks: List[str] = []
+        junk: List[str] = []
         with files.directory(self._dirty) as fd:
-            for name in names:
-                try:
-                    os.unlink(name, dir_fd=fd)
-                except FileNotFoundError:
-                    pass
-        return names
+            for name in files.names(fd):
+                (marks if is_uid(name) else junk).append(name)
+                if len(marks) >= _MOST_MARKS or len(junk) > 10 * _MOST_JUNK:
+                    break
+            for name in marks + (junk if len(junk) > _MOST_JUNK else []):
+                self._unmark(name, fd)
+        return marks
+
+    def _unmark(self, name: str, dirty: int) -> None:
+        try:
+            os.unlink(name, dir_fd=dirty)
+        except FileNotFoundError:
+            pass
+        except OSError:  # a directory in a mark's place
+            try:
+                self._discard(name, dirty)
+            except OSError as error:
+                print("dirty/{}: {}".format(name, error))
 
     def marks(self, uid: str) -> Optional[Marks]:
         """What the pod directory says now; None when there is none."""
@@ -153,6 +193,20 @@ class Spool:
                 raise
             return True
 
+    def refresh(self, uid: str, items: List[File], volumes: List[Volume]) -> None:
+        """`write` for a pod that may be running. Raises OpError(permanent) once it ends: then nothing stays of it."""
+        self._refuse_ended(uid)
+        self.write(uid, items, volumes)
+        self._refuse_ended(uid, stopping=False)
+
+    def _refuse_ended(self, uid: str, stopping: bool = True) -> None:
+        marks = self.marks(uid)
+        if marks is not None and marks.ended:
+            self.drop_secrets(uid)  # podrun has removed them, perhaps before they were made again
+            raise OpError("permanent", "the pod {} has ended".format(uid))
+        if marks is not None and marks.stopping and stopping:
+            raise OpError("permanent", "the pod {} is to stop".format(uid))
+
     def write(self, uid: str, items: List[File], volumes: List[Volume]) -> None:
         """Replace files and volumes of an existing pod directory. Raises OpError(permanent) when there is none."""
         try:
@@ -184,27 +238,62 @@ class Spool:
         with self._pod(uid) as fd:
             files.replace("job.id", fd, job_id.encode("ascii") + b"\n", sync=True)
 
+    def job_name(self, uid: str) -> str:
+        """The name under which the pod's job is submitted, by submit.lock or job.qsub; empty: not known."""
+        try:
+            with self._pod(uid) as fd:
+                name = str((_of_lock(fd) or {}).get("name", ""))
+                if not name.endswith(self.name_end(uid)):
+                    script = files.read_bounded("job.qsub", fd, _SMALL).decode("utf-8", "replace")
+                    name = (_NAME_OPTION.findall(script) or [""])[-1]
+        except OSError:
+            return ""
+        return name if name.endswith(self.name_end(uid)) else ""
+
+    def name_end(self, uid: str) -> str:
+        """How the name of the pod's PBS job ends. Nothing in the pod directory can say whose job it is; this does."""
+        return ".{}.{}".format(uid, self.instance)
+
     def note_deleted(self, uid: str) -> None:
         """Leave word for a later helper that qdel has succeeded: else it would ask PBS twice for each such job."""
         with self._pod(uid) as fd:
             files.replace("job.deleted", fd, b"")
 
+    def drop_secrets(self, uid: str) -> None:
+        """Remove the secrets of a pod that has ended: a refresh may have made them again after podrun's removal."""
+        with self._pod(uid) as fd:
+            files.remove_tree("secrets", fd)
+
     def remove(self, uid: str) -> None:
-        """Take the pod directory away at once; its content goes after it."""
+        """Take the pod directory away at once, whatever it is; its content goes after it, see `empty_bin`."""
         with files.directory(self.pods) as pods:
-            name = ".gone-{}-{}".format(uid, os.urandom(6).hex())
             try:
-                os.rename(uid, name, src_dir_fd=pods, dst_dir_fd=pods)
+                self._discard(uid, pods)
             except FileNotFoundError:
-                return
-            files.remove_tree(name, pods)
+                pass
+
+    def _discard(self, name: str, parent: int) -> None:
+        gone = ".gone-{}-{}".format(name[:100], os.urandom(6).hex())
+        with files.directory(self.pods) as pods:
+            os.rename(name, gone, src_dir_fd=parent, dst_dir_fd=pods)
+        self._bin.put(gone)
 
     def tidy(self) -> None:
-        """Remove what an earlier helper left half made or half removed."""
+        """Put into the bin what an earlier helper left half made or half removed."""
         with files.directory(self.pods) as pods:
-            for name in os.listdir(pods):
+            for name in files.names(pods):
                 if name.startswith(".gone-") or (name.startswith(".new-") and _age(name, pods) > _STALE_STAGING):
+                    self._bin.put(name)
+
+    def empty_bin(self) -> None:
+        """Remove what was put into the bin, one after the other: for a thread. Never returns."""
+        while True:
+            name = self._bin.get()
+            try:
+                with files.directory(self.pods) as pods:
                     files.remove_tree(name, pods)
+            except OSError as error:
+                print("{}/{} cannot be removed: {}".format(self.pods, name, error))
 
     def _pod(self, uid: str) -> Any:
         return _within(self.pods, uid)
@@ -212,7 +301,7 @@ class Spool:
 
 @contextmanager
 def _within(path: str, name: str) -> Iterator[int]:
-    with files.directory(path) as parent, files.directory(name, parent) as fd:
+    with files.directory(path) as parent, files.opened_up(name, parent) as fd:
         yield fd
 
 
@@ -231,6 +320,18 @@ def read_job_id(pod: int) -> Optional[str]:
     return text if is_job_id(text) else None
 
 
+def job_id_in(text: str) -> str:
+    """The id in what qsub printed, with whatever a wrapper says around it; empty when that is not clear.
+
+    >>> job_id_in("--> Checking...\\n12.alpha\\nYour project has 19 % left.\\n")
+    '12.alpha'
+    >>> job_id_in("12.alpha\\n13.alpha\\n"), job_id_in("like job 12.alpha")
+    ('', '')
+    """
+    found = {line.strip() for line in text.splitlines() if is_job_id(line.strip())}
+    return found.pop() if len(found) == 1 else ""
+
+
 def is_job_id(text: str) -> bool:
     """Whether the text is what qsub prints, and safe to give to a command."""
     return _JOB_ID.fullmatch(text) is not None
@@ -243,6 +344,14 @@ def read_json(name: str, pod: int) -> Optional[Dict[str, Any]]:
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _of_lock(pod: int) -> Optional[Dict[str, Any]]:
+    try:
+        with files.directory("submit.lock", pod) as lock:
+            return read_json("owner", lock)
+    except OSError:
+        return None
 
 
 def read_stop(pod: int) -> Optional[Dict[str, Any]]:
@@ -260,5 +369,5 @@ def _json(value: Dict[str, Any]) -> bytes:
 def _age(name: str, parent: int) -> float:
     try:
         return time.time() - os.stat(name, dir_fd=parent, follow_symlinks=False).st_mtime
-    except FileNotFoundError:
+    except OSError:
         return 0.0

@@ -13,6 +13,7 @@ import threading
 import traceback
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from . import helper_files as files
 from . import wire
 from .helper_compile import precompile
 from .helper_errors import OpError
@@ -112,7 +113,7 @@ class Helper:
         if head.get("op") != "hello":
             raise OpError("permanent", "hello must come first")
         operations = Operations(head)
-        redirect_output(os.path.join(operations.spool.path, "helper.log"))
+        redirect_output(operations.spool.path)
         operations.start()
         threading.Thread(target=precompile, args=(str(head.get("podrun")),), name="compile", daemon=True).start()
         self._operations = operations
@@ -181,14 +182,17 @@ def as_op_error(error: Exception) -> OpError:
     return OpError("retry", "the helper failed: {}: {}".format(type(error).__name__, error))
 
 
-def redirect_output(path: str) -> None:
-    """Send standard output and error of this process to a file, appended; beyond 1 MiB the old one is kept aside."""
+def redirect_output(folder: str) -> None:
+    """Send standard output and error of this process to `helper.log`, appended; beyond 1 MiB the old one is kept aside.
+
+    Whatever is in its place there, a helper without a log still serves.
+    """
     try:
-        if os.path.getsize(path) > _LOG_LIMIT:
-            os.replace(path, path + ".1")
-    except OSError:
-        pass
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with files.directory(folder) as parent:
+            fd = files.open_log("helper.log", parent, _LOG_LIMIT)
+    except OSError as error:
+        print("no helper.log: {}".format(error))
+        fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)

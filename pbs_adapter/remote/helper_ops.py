@@ -1,27 +1,28 @@
 """The operations of the helper, each one function from a request to an answer; the connection is elsewhere."""
 
-import errno
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from . import helper_host as host
 from .helper_board import Board
-from .helper_dirs import Spool
+from .helper_budget import Budget, Ledger, name_of
+from .helper_dirs import Marks, Spool
 from .helper_errors import OpError, field, is_uid, pod_uid
 from .helper_faults import reach
 from .helper_logs import read_log
-from .helper_pbs import QSUB_TIMEOUT, Budget, Pbs
-from .helper_poll import Deleter, Poller, Watcher
+from .helper_pbs import QSUB_TIMEOUT, Pbs
+from .helper_poll import Deleter, Poller
 from .helper_records import query_of
 from .helper_submit import Submitter
 from .helper_views import ABSENT, View
 from .helper_volumes import File, Volume
+from .helper_watch import Watcher, guarded
 
 PROTOCOL = 1
 _MAX_WAIT = 300.0
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_BINS = 2  # threads that remove: a tree may have millions of entries
 _FIRST_COMMENT = 5.0  # after qsub PBS is asked this soon why the job waits, s
 Answer = Tuple[Dict[str, Any], bytes]
 
@@ -43,9 +44,8 @@ class Operations:
         self.spool.lead(epoch)
         poll, lost_after = float(field(head, "poll", float)), float(field(head, "lost_after", float))
         pbs_exec = host.pbs_exec(head.get("pbs_exec"))
-        self._pbs = Pbs(
-            pbs_exec, Budget(int(field(head, "connections_per_minute", int)), os.path.join(self.spool.path, "budget"))
-        )
+        self._ledger = Ledger(name_of(pbs_exec), root)
+        self._pbs = Pbs(pbs_exec, Budget(int(field(head, "connections_per_minute", int)), self._ledger))
         self._board = Board(token)
         self._deleter = Deleter(self._pbs, self._board, self.spool)
         self._watcher = Watcher(self.spool, self._board, self._early)
@@ -63,13 +63,23 @@ class Operations:
     def start(self) -> None:
         """Start the loops."""
         self._deleter.start()
-        for name, run in (("watch", self._watcher.run), ("poll", self._poller.run)):
+        loops = [("watch", self._watcher.run), ("poll", self._poller.run), ("tidy", self._tidy)]
+        for name, run in loops + [("bin", self.spool.empty_bin)] * _BINS:
             threading.Thread(target=run, name=name, daemon=True).start()
+
+    def _tidy(self) -> None:
+
+        def step() -> bool:
+            self.spool.tidy()
+            return True
+
+        guarded(step)
 
     def greeting(self) -> Dict[str, Any]:
         """The answer to hello."""
         answer: Dict[str, Any] = dict(host.facts(), protocol=PROTOCOL, spool=self.spool.root, time=time.time())
         answer.update(pbs_exec=self._pbs.pbs_exec, runtimes=host.runtimes())
+        answer["budget"] = "host" if self._ledger.common else "account"  # who shares the connections
         return answer
 
     def wait_for_submissions(self) -> None:
@@ -93,7 +103,7 @@ class Operations:
         """Replace files and volumes of a pod."""
         uid = pod_uid(head)
         self._checked_epoch(head)
-        self.spool.write(uid, *contents_of(head, body))
+        self.spool.refresh(uid, *contents_of(head, body))
         return {}, b""
 
     def cancel(self, head: Dict[str, Any], body: bytes) -> Answer:
@@ -104,13 +114,13 @@ class Operations:
         reach("cancel.begin", uid)
         try:
             self.spool.stop(uid, grace, force)
-        except OSError as error:
-            if not force or error.errno not in _NO_ROOM:
+        except OSError:
+            if not force:
                 raise  # without stop.json qdel alone must do: podrun understands its SIGTERM
         reach("cancel.asked", uid)
         try:
             with self._submitter.locks.hold(uid):
-                marks = self.spool.marks(uid)
+                marks = self._marks(uid, force)
                 job_id = self._submitter.resolve(uid, marks) if marks is not None else None
         finally:
             self._watcher.refresh(uid)
@@ -120,6 +130,16 @@ class Operations:
             self._deleter.add(uid)
         self._early()
         return {}, b""
+
+    def _marks(self, uid: str, force: bool) -> Optional[Marks]:
+        """What the pod directory says; by force what was known of one that cannot be read: a job id, or nothing."""
+        try:
+            return self.spool.marks(uid)
+        except OSError:
+            entry = self._board.get(uid)
+            if not force:
+                raise
+            return entry.marks if entry is not None and entry.marks.job_id is not None else None
 
     def remove(self, head: Dict[str, Any], body: bytes) -> Answer:
         """Remove the directory of a pod whose job is over."""

@@ -7,20 +7,22 @@ costs none. A budget that is used up, and a server that does not answer, is a wa
 
 import os
 import pwd
+import re
 import selectors
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
+from .helper_budget import Budget
 from .helper_errors import OpError
-from .parse import ErrorClass, classify_error, error_text
+from .parse import ErrorClass, Job, classify_error, error_text, parse_jobs
 
 QUERY_TIMEOUT = 60.0
 QSUB_TIMEOUT = 120.0
 QDEL_TIMEOUT = 30.0
+_SERVER = re.compile(rb'"pbs_server":\s*"([A-Za-z0-9_.-]{1,255})"')
 _MAX_OUTPUT = 256 * 1024 * 1024
 _KEPT = ("KRB5CCNAME", "HOME", "USER", "LOGNAME")
 _OF_A_JOB = ("PBS_O_", "PBS_JOB", "PBS_ENVIRONMENT")
@@ -44,85 +46,14 @@ class Result(NamedTuple):
         return error_text(self.stderr) or "exit status {}".format(self.status)
 
 
-class Budget:
-    """A token bucket of PBS connections: a third of `per_minute` at once, the rest evenly.
-
-    So no minute ever has more than `per_minute` (a bucket that also refilled at that rate would let half as many again
-    through in its first minute). `path` keeps what is left: helpers that follow upon each other on one host share it.
-    """
-
-    def __init__(self, per_minute: int, path: Optional[str] = None) -> None:
-        self.capacity = max(4.0, per_minute / 3.0)
-        self._rate = max(1.0, per_minute - self.capacity) / 60.0
-        self._path = path
-        self._tokens = self.capacity
-        self._at = time.monotonic()
-        self._load()
-        self._changed = threading.Condition()
-
-    def take(self, timeout: float, keep: int = 0) -> bool:
-        """Wait for a token, leaving `keep` for those who matter more; False when `timeout` seconds did not suffice."""
-        deadline = time.monotonic() + timeout
-        with self._changed:
-            while True:
-                self._refill()
-                if self._tokens >= 1 + keep:
-                    self._tokens -= 1
-                    self._save()
-                    return True
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(min(left, max(0.05, (1 + keep - self._tokens) / self._rate)))
-
-    def idle(self) -> bool:
-        """Whether more than half is left, so that something optional may be done."""
-        with self._changed:
-            self._refill()
-            return self._tokens > self.capacity / 2
-
-    def _load(self) -> None:
-        try:
-            with open(self._path or os.devnull) as file:
-                boot, at, tokens = file.read().split()
-        except (OSError, ValueError):
-            return
-        try:
-            if boot == boot_id() and float(at) <= self._at:  # else it is another host's, or from before it restarted
-                self._tokens, self._at = max(0.0, float(tokens)), float(at)
-                self._refill()
-        except ValueError:
-            pass
-
-    def _save(self) -> None:
-        if self._path is None:
-            return
-        temporary = "{}.{}".format(self._path, os.getpid())
-        try:
-            with open(temporary, "w") as file:
-                file.write("{} {:.3f} {:.3f}\n".format(boot_id(), self._at, self._tokens))
-            os.replace(temporary, self._path)
-        except OSError:
-            pass  # no room: then it is not shared
-
-    def _refill(self) -> None:
-        now = time.monotonic()
-        self._tokens = min(self.capacity, self._tokens + (now - self._at) * self._rate)
-        self._at = now
-
-
-def boot_id() -> str:
-    """Names this start of this host."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-
-
 class Pbs:
     """The commands below `pbs_exec` (or on PATH where it is None)."""
 
     def __init__(self, pbs_exec: Optional[str], budget: Budget) -> None:
         self.pbs_exec = pbs_exec
         self.user = pwd.getpwuid(os.getuid()).pw_name
+        self._history = True
+        self.server = ""  # its own name, as the ids of its jobs end; empty until it has said it
         self.budget = budget
         self.env = command_environment(os.environ, pbs_exec)
 
@@ -130,7 +61,23 @@ class Pbs:
         """Run a command that opens a connection; OpError(pbs) when the budget has none for it in time."""
         if not self.budget.take(timeout, keep):
             raise OpError("pbs", "the budget of PBS connections per minute is used up")
-        return self.run(argv, timeout)
+        result = self.run(argv, timeout)
+        said = _SERVER.search(result.stdout[:400])
+        if said is not None:
+            self.server = said.group(1).decode("ascii")
+        return result
+
+    def elsewhere(self, job_id: str, ask: bool = False) -> bool:
+        """Whether the id is one of another server's jobs. Not known is no; `ask`: ask the server for its name first.
+
+        Names of one server may be cut at a dot: `alpha` is `alpha.example.org`.
+        """
+        if ask and (not self.server or _another(self.server, job_id)):
+            try:
+                self.query(["qstat", "-B", "-f", "-F", "json"])  # it may have another name since
+            except OpError:
+                return False
+        return bool(self.server) and _another(self.server, job_id)
 
     def run(self, argv: Sequence[str], timeout: float, cwd: str = "/") -> Result:
         """Run a command; OpError(permanent) when there is no such program."""
@@ -145,9 +92,36 @@ class Pbs:
         if result.status != 0:
             raise OpError("pbs", "cannot look for the job: {}".format(result.text()))
         if not result.stdout.strip():
-            result = self.query(["qselect", "-x", "-u", self.user, "-N", name])  # fails where history is off
+            result = self.query(["qselect", "-x", "-u", self.user, "-N", name])
+            if result.status != 0 and "history" not in result.stderr.lower():  # where it is off, there is none
+                raise OpError("pbs", "cannot look for the job in the history: {}".format(result.text()))
         ids = result.stdout.decode("utf-8", "replace").split() if result.status == 0 else []
         return min(ids, key=lambda job_id: (len(job_id.split(".")[0]), job_id)) if ids else None
+
+    def job(self, job_id: str) -> Optional[Job]:
+        """One job by its id, from the history where there is one; None: PBS knows no such job.
+
+        Raises OpError: permanent where PBS refuses to speak of that id, else pbs.
+        """
+        if self._history:
+            result = self.query(["qstat", "-x", "-f", "-F", "json", job_id], keep=1)
+            job = parse_jobs(result.stdout).jobs.get(job_id)
+            if job is not None or result.error_class("qstat") == ErrorClass.UNKNOWN_JOB:
+                return job
+            self._history = "history" not in result.stderr.lower()
+        result = self.query(["qstat", "-f", "-F", "json", job_id], keep=1)
+        job = parse_jobs(result.stdout).jobs.get(job_id)
+        kind = result.error_class("qstat")
+        if job is None and kind not in (ErrorClass.UNKNOWN_JOB, ErrorClass.FINISHED):
+            refused = kind in (ErrorClass.PERMANENT, ErrorClass.ELSEWHERE)
+            raise OpError("permanent" if refused else "pbs", "qstat {}: {}".format(job_id, result.text()))
+        return job
+
+    def not_of(self, job: Job, name_end: str) -> str:
+        """Why the job is not that of the pod whose jobs' names end so; empty: it is."""
+        if job.name.endswith(name_end) and job.owner == self.user:
+            return ""
+        return "PBS job {} is not this pod's: it is {} of {}".format(job.job_id, job.name[:100], job.owner[:40])
 
     def delete(self, job_id: str) -> bool:
         """qdel of one id (a list has crashed servers). True: gone or going; False: not known, try again later."""
@@ -157,6 +131,11 @@ class Pbs:
             return True
         print("qdel {}: {}".format(job_id, result.text()))
         return False
+
+
+def _another(server: str, job_id: str) -> bool:
+    name = job_id.partition(".")[2]
+    return name != server and not name.startswith(server + ".") and not server.startswith(name + ".")
 
 
 def command_environment(environ: Mapping[str, str], pbs_exec: Optional[str]) -> Dict[str, str]:

@@ -1,24 +1,24 @@
-"""The loops that keep the board true: the dirty list, the bulk poll of PBS, and the qdels that are still owed.
+"""The loops that keep the board true as to PBS: the bulk poll, and the qdels that are still owed.
 
-Two clocks: status changes come from the dirty list every half second without any PBS command; PBS is asked every `poll`
-seconds with two commands whatever the number of pods, and earlier when somebody asked for it and the budget allows.
+Two clocks: status changes come from the dirty list every half second without any PBS command (helper_watch.py); PBS is
+asked every `poll` seconds with two commands whatever the number of pods, and earlier when somebody asked for it and
+the budget allows.
 """
 
 import threading
 import time
-import traceback
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Set
+from typing import Any, Callable, Deque, Dict, List, Set
 
 from .helper_board import Board, Entry
 from .helper_dirs import Spool
 from .helper_errors import OpError
 from .helper_faults import reach
-from .helper_pbs import Pbs, Result
-from .helper_views import ABSENT, PRESENT, after_check, check_due, from_job, from_row, is_over, needs_detail
-from .parse import ErrorClass, Job, ParseError, TableRow, parse_job_table, parse_jobs, parse_jobs_text
+from .helper_pbs import Pbs
+from .helper_views import ABSENT, PRESENT, Missing, after_check, check_due, from_job, from_row, is_over, needs_detail
+from .helper_watch import Watcher, guarded
+from .parse import Job, ParseError, TableRow, parse_job_table, parse_jobs, parse_jobs_text
 
-DIRTY_BUSY, DIRTY_IDLE, BUSY_FOR = 0.5, 2.0, 60.0
 _EARLIEST = 1.0
 _NEVER = float("inf")
 _CLOSING_FIRST = 1.5
@@ -26,59 +26,6 @@ _DETAILS = 100  # ids a `qstat -f`
 _CHECKS = 20  # missing jobs asked for by id, a poll
 _DELETE_AGAIN = 60.0
 _DELETERS = 2
-
-
-class Watcher:
-    """Reads all pod directories once, then those on the dirty list."""
-
-    def __init__(self, spool: Spool, board: Board, on_end: Callable[[], None]) -> None:
-        self._spool = spool
-        self._board = board
-        self._on_end = on_end
-        self._mutex = threading.Lock()  # what is read last is put on the board last
-        self.scanned = threading.Event()
-
-    def refresh(self, uid: str, fresh: bool = False) -> None:
-        """Read one pod directory and put it on the board."""
-        with self._mutex:
-            self._board.put_marks(uid, self._spool.marks(uid), fresh)
-
-    def is_ours(self) -> bool:
-        """Whether no later helper has taken over: an old one would take its dirty marks and double the load on PBS."""
-        return self._spool.is_ours()
-
-    def run(self) -> None:
-        """Never returns."""
-        self._until_done(self._scan)
-        changed_at = time.monotonic()
-        while True:
-            busy = time.monotonic() - changed_at < BUSY_FOR
-            time.sleep(DIRTY_BUSY if busy else DIRTY_IDLE)
-            if _guarded(self._take):
-                changed_at = time.monotonic()
-
-    def _until_done(self, step: Callable[[], bool]) -> None:
-        while not _guarded(step):
-            time.sleep(DIRTY_IDLE)
-
-    def _scan(self) -> bool:
-        self._spool.tidy()
-        for uid in self._spool.uids():
-            self.refresh(uid)
-        self._board.put_scanned()
-        self.scanned.set()
-        return True
-
-    def _take(self) -> bool:
-        if not self.is_ours():
-            return False
-        uids = self._spool.take_dirty()
-        for uid in uids:
-            self.refresh(uid)
-            entry = self._board.get(uid)
-            if entry is not None and entry.marks.ended:
-                self._on_end()
-        return bool(uids)
 
 
 class Deleter:
@@ -111,13 +58,15 @@ class Deleter:
             with self._added:
                 self._added.wait_for(lambda: bool(self._queue))
                 uid = self._queue.popleft()
-            _guarded(lambda uid=uid: self._delete(uid))  # type: ignore[misc]
+            guarded(lambda uid=uid: self._delete(uid))  # type: ignore[misc]
             with self._added:
                 self._pending.discard(uid)
 
     def _delete(self, uid: str) -> bool:
         entry = self._board.get(uid)
         if entry is None or entry.marks.job_id is None or entry.view.seen == ABSENT or _deleted_lately(entry):
+            return True
+        if not self._proven(entry, entry.marks.job_id):
             return True
         reach("qdel.before", uid)
         if self._pbs.delete(entry.marks.job_id):
@@ -126,6 +75,18 @@ class Deleter:
             self.on_deleted()
             self._spool.note_deleted(uid)
         return True
+
+    def _proven(self, entry: Entry, job_id: str) -> bool:
+        """Whether PBS says that it is this pod's job: job.id alone, which any job may write, deletes nothing."""
+        if entry.proven == job_id:
+            return True
+        if entry.trouble or self._pbs.elsewhere(job_id):
+            return False  # the poll looks for it by its name
+        job = self._pbs.job(job_id)
+        wrong = "" if job is None else self._pbs.not_of(job, self._spool.name_end(entry.uid))
+        if wrong:
+            self._board.put_trouble(entry.uid, job_id, wrong)
+        return not wrong
 
 
 class Poller:
@@ -137,10 +98,10 @@ class Poller:
         self._pbs = pbs
         self._board = board
         self._watcher = watcher
+        self._spool = watcher.spool
         self._deleter = deleter
         self._poll = poll
         self._lost_after = lost_after
-        self._history = True
         self._closing: Set[str] = set()
         self._closing_wait = _CLOSING_FIRST
         self._wanted = _NEVER
@@ -157,7 +118,7 @@ class Poller:
         self._watcher.scanned.wait()
         while True:
             started = time.monotonic()
-            _guarded(self.poll)
+            guarded(self.poll)
             self._wait(started)
 
     def _wait(self, started: float) -> None:
@@ -187,12 +148,15 @@ class Poller:
         except (OpError, ParseError) as error:
             self._board.put_server(False, str(error))
             return False
-        entries = [e for e in self._board.entries() if e.marks.job_id is not None and e.known_at < started]
+        known = [e for e in self._board.entries() if e.marks.job_id is not None and e.known_at < started]
+        odd = [e for e in known if e.trouble or self._pbs.elsewhere(str(e.marks.job_id))]
+        entries = [e for e in known if e not in odd] if odd else known
         self._apply_rows(entries, rows)
         try:
             self._details(entries)
             unseen = [e for e in entries if _sequence(e.marks.job_id) not in rows]
             self._find_missing([e for e in unseen if e.view.seen != ABSENT])
+            self._find_odd([e for e in odd if e.view.seen != ABSENT])
         except OpError as error:
             self._board.put_server(False, error.message)
             return False
@@ -222,8 +186,19 @@ class Poller:
         wanted.sort(key=lambda e: (e.view.substate is not None, e.detail_at or 0.0))
         chosen = {str(e.marks.job_id): e.uid for e in wanted[:_DETAILS]}
         for job_id, job in (self._describe(list(chosen)) if chosen else {}).items():
-            if job_id in chosen:
+            if job_id in chosen and self._is_proven(chosen[job_id], job_id, job):
                 self._board.put_view(chosen[job_id], from_job(job, now), detail_at=clock)
+
+    def _is_proven(self, uid: str, job_id: str, job: Job) -> bool:
+        entry = self._board.get(uid)
+        if entry is not None and entry.proven == job_id:
+            return True
+        wrong = self._pbs.not_of(job, self._spool.name_end(uid))
+        if wrong:
+            self._board.put_trouble(uid, job_id, wrong)
+        else:
+            self._board.put_proven(uid, job_id)
+        return not wrong
 
     def _describe(self, ids: List[str]) -> Dict[str, Job]:
         result = self._pbs.query(["qstat", "-E", "-f", "-F", "json"] + ids)
@@ -237,37 +212,67 @@ class Poller:
 
     def _find_missing(self, entries: List[Entry]) -> None:
         checks = 0
+        self._watcher.read([old.uid for old in entries])
         for old in entries:
-            self._watcher.refresh(old.uid)
             entry = self._board.get(old.uid)
             if entry is None or entry.marks.job_id is None:
                 continue
             clock = time.monotonic()
             if is_over(entry.marks, entry.marks.deleted or entry.deleted_at is not None):
-                self._board.put_view(entry.uid, entry.view._replace(seen=ABSENT, at=time.time()))
+                self._gone(entry)
             elif check_due(entry.missing, clock, self._lost_after) and checks < _CHECKS:
                 checks += 1
-                job = self._ask(entry.marks.job_id)
-                view, missing = after_check(entry.view, entry.missing, job, time.time(), clock, self._lost_after)
-                self._board.put_view(entry.uid, view, missing)
+                self._look_for(entry, entry.marks.job_id, clock)
 
-    def _ask(self, job_id: str) -> Optional[Job]:
-        """One job by its id, from the history where there is one; None: PBS knows no such job. Else OpError(pbs)."""
-        if self._history:
-            result = self._pbs.query(["qstat", "-x", "-f", "-F", "json", job_id], keep=1)
-            job = self._job_of(result, job_id)
-            if job is not None or result.error_class("qstat") == ErrorClass.UNKNOWN_JOB:
-                return job
-            self._history = "history" not in result.stderr.lower()
-        result = self._pbs.query(["qstat", "-f", "-F", "json", job_id], keep=1)
-        job = self._job_of(result, job_id)
-        if job is None and result.error_class("qstat") not in (ErrorClass.UNKNOWN_JOB, ErrorClass.FINISHED):
-            raise OpError("pbs", "qstat {}: {}".format(job_id, result.text()))
-        return job
+    def _look_for(self, entry: Entry, job_id: str, clock: float) -> None:
+        """Ask for one job by its id. What PBS has against that id is its pod's trouble, not the server's."""
+        try:
+            job = self._pbs.job(job_id)
+        except OpError as error:
+            if error.kind != "permanent":
+                raise
+            self._board.put_trouble(entry.uid, job_id, error.message)
+            return
+        if job is not None and not self._is_proven(entry.uid, job_id, job):
+            return
+        view, missing = after_check(entry.view, entry.missing, job, time.time(), clock, self._lost_after)
+        self._board.put_view(entry.uid, view, missing)
+        if view.seen == ABSENT:
+            self._watcher.drop_secrets(entry.uid)
 
-    def _job_of(self, result: Result, job_id: str) -> Optional[Job]:
-        parsed = parse_jobs(result.stdout)
-        return parsed.jobs.get(job_id)
+    def _gone(self, entry: Entry) -> None:
+        self._board.put_view(entry.uid, entry.view._replace(seen=ABSENT, at=time.time()))
+        self._watcher.drop_secrets(entry.uid)
+
+    def _find_odd(self, entries: List[Entry]) -> None:
+        """Jobs whose id says nothing here: of another server (a former name of ours?), or of another pod.
+
+        They are looked for by their name. One that is not found may run elsewhere all the same: it is said to be
+        unknown, and counts as gone only when its pod ends, or is to stop and does not show that it has started.
+        """
+        checks = 0
+        self._watcher.read([old.uid for old in entries])
+        for old in entries:
+            entry, clock = self._board.get(old.uid), time.monotonic()
+            if entry is None or entry.marks.job_id is None:
+                continue
+            if is_over(entry.marks, False):
+                self._gone(entry)
+            elif check_due(entry.missing, clock, self._lost_after) and checks < _CHECKS:
+                checks += 1
+                self._look_by_name(entry, entry.marks.job_id, clock)
+
+    def _look_by_name(self, entry: Entry, job_id: str, clock: float) -> None:
+        name = self._spool.job_name(entry.uid)
+        found = self._pbs.find(name) if name else None
+        if found is not None and found != job_id:
+            self._spool.set_job_id(entry.uid, found)
+            self._watcher.refresh(entry.uid)
+            return
+        text = entry.trouble or "PBS job {} is not of this cluster's server {}".format(job_id, self._pbs.server)
+        self._board.put_trouble(entry.uid, job_id, text, Missing(clock, clock, False))
+        if entry.marks.stopping and (entry.marks.forced or not entry.marks.claimed):
+            self._gone(entry)
 
     def _delete_again(self) -> None:
         """qdel is owed for every job that is to stop and has not started, also after a restart of the helper."""
@@ -292,12 +297,3 @@ def _deleted_lately(entry: Entry) -> bool:
 def _sequence(job_id: Any) -> str:
     """The part of a job id that the table never cuts."""
     return str(job_id).split(".", 1)[0]
-
-
-def _guarded(step: Callable[[], bool]) -> bool:
-    """Run one step of a loop that must outlive it: a full disk or an odd answer of PBS ends the step, not the loop."""
-    try:
-        return step()
-    except Exception:  # noqa: BLE001 - logged; the next round tries again
-        traceback.print_exc()
-        return False

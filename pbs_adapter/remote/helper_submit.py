@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import helper_files as files
-from .helper_dirs import Marks, Spool, is_job_id, read_json
+from .helper_budget import boot_id
+from .helper_dirs import Marks, Spool, is_job_id, job_id_in, read_json
 from .helper_errors import OpError
 from .helper_faults import reach
-from .helper_pbs import QSUB_TIMEOUT, Pbs, Result, boot_id
+from .helper_pbs import QSUB_TIMEOUT, Pbs, Result
 from .helper_volumes import File, Volume
 from .parse import ErrorClass
 
@@ -105,6 +106,7 @@ class Submitter:
         name, busy = self._lock_state(uid)
         if busy:
             raise OpError("retry", "the submission of {} is still under way".format(uid))
+        name = name or self._spool.job_name(uid)
         job_id = self._look(uid, name)
         if job_id is None and marks.locked and not marks.claimed:
             time.sleep(_SETTLE)
@@ -151,13 +153,25 @@ class Submitter:
             reach("submit.locked", uid)
             result = self._pbs.run(_RUN, QSUB_TIMEOUT, self._spool.pod_path(uid))
             reach("submit.queued", uid)
-            job_id = (result.stdout.decode("utf-8", "replace").split() or [""])[-1]
-            if result.status == 0 and is_job_id(job_id):
+            job_id = job_id_in(result.stdout.decode("utf-8", "replace"))
+            if result.status == 0 and job_id and not self._pbs.elsewhere(job_id, ask=True):
                 files.replace("job.id", pod, job_id.encode("ascii") + b"\n", sync=True)
                 reach("submit.known", uid)
                 return job_id
             _release(pod, name)
+        if result.status == 0 and job_id:
+            raise self._refused(uid, job_id)
         return self._failed(uid, name, result)
+
+    def _refused(self, uid: str, job_id: str) -> OpError:
+        """The job went to a server that nobody here will ask about it: it must not stay there."""
+        if self._pbs.delete(job_id):
+            self._unlock(uid)
+            end = "the job was deleted"
+        else:
+            end = "the job could not be deleted there"
+        text = "qsub made job {}, but the PBS server of this cluster is {}: {}; see hpc-bridge doctor"
+        return OpError("rejected", text.format(job_id, self._pbs.server, end))
 
     def _failed(self, uid: str, name: str, result: Result) -> str:
         """qsub gave no id: raise what that means, or return the id where the job exists all the same."""
@@ -175,7 +189,8 @@ class Submitter:
             raise OpError("retry", "qsub: {}; there is no such job".format(result.text()))
         self._unlock(uid)
         text = "qsub: {} (exit status {})".format(result.text(), result.status)
-        raise OpError({ErrorClass.LIMIT: "backlog", ErrorClass.PERMANENT: "rejected"}.get(kind, "pbs"), text)
+        kinds = {ErrorClass.LIMIT: "backlog", ErrorClass.PERMANENT: "rejected", ErrorClass.SITE: "site"}
+        raise OpError(kinds.get(kind, "pbs"), text)
 
     def _lock_state(self, uid: str) -> "Tuple[str, bool]":
         """(job name, whether the submission may still be going on) of the lock of a pod directory."""
@@ -185,7 +200,7 @@ class Submitter:
                 with files.directory(_LOCK, pod) as lock:
                     owner = read_json("owner", lock) or {}
                     pid = files.read_bounded("pid", lock, 40).strip() if files.exists("pid", lock) else b""
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return "", False
         busy = owner.get("state") != "released" and _may_live(owner)
         waited = time.monotonic() - self._first_seen.setdefault(uid, time.monotonic())

@@ -24,6 +24,10 @@ class ErrorClass(enum.Enum):
     FINISHED = "finished"
     #: A limit on jobs or resources of the user, project, queue or server: wait for room.
     LIMIT = "limit"
+    #: The site's own fault, as a submit hook that throws: nobody's request is wrong, somebody has to mend it.
+    SITE = "site"
+    #: The id is one of a server that this host does not know: nothing can be asked or done about the job here.
+    ELSEWHERE = "elsewhere"
     #: qsub may or may not have made a job.
     OUTCOME_UNKNOWN = "outcome-unknown"
 
@@ -35,6 +39,8 @@ _TEXTS = tuple(
     (re.compile(pattern, re.IGNORECASE), kind)
     for pattern, kind in (
         (r"Failed to recv data from background qsub", ErrorClass.OUTCOME_UNKNOWN),
+        (r"hook .*(encountered an? |got an alarm|runtime error)|Please inform Admin", ErrorClass.SITE),
+        (r"illegally formed job identifier", ErrorClass.ELSEWHERE),
         (r"Unknown Job Id", ErrorClass.UNKNOWN_JOB),
         (r"Job has finished|Request invalid for finished array subjob|History job", ErrorClass.FINISHED),
         (r"would exceed .*limit|Maximum number of jobs", _LIMIT),

@@ -80,7 +80,10 @@ class Helper:
     """One helper process and the agent's end of its connection."""
 
     def __init__(self, python: str, program: Path, home: Path, path: str) -> None:
-        env = {"PATH": path, "HOME": str(home), "SECRET_OF_THE_SESSION": "x"}
+        shared = home / "shared"  # in /dev/shm's place: no other test's helpers are there
+        shared.mkdir(exist_ok=True)
+        shared.chmod(0o1777)
+        env = {"PATH": path, "HOME": str(home), "SECRET_OF_THE_SESSION": "x", "HPC_BRIDGE_TEST_SHARED": str(shared)}
         self.stderr = home / "helper.err"
         with open(self.stderr, "ab") as err:
             self.process = subprocess.Popen(
@@ -200,6 +203,11 @@ class Site:
         """The pod directory."""
         return self.instance / "pods" / uid
 
+    @staticmethod
+    def name(uid: str) -> str:
+        """The PBS job's name."""
+        return f"pod.{uid}.{INSTANCE}"
+
     def helper(self, *, hello: bool = True, **options: Any) -> Helper:
         """Start a helper and greet it."""
         helper = Helper(self.python, self.program, self.folder, self.path)
@@ -223,11 +231,11 @@ class Site:
         """The head of a submit request; its one file is pod.json, whose content is `POD_JSON`."""
         directory = self.pod(uid)
         script = (
-            f"{qsub} -r n -j oe -koed -o {directory}/job.out -N pod.{uid} {options} -l select=1:ncpus=1:mem=10mb "
-            f"-- {self.python} {self.podrun} {directory}\n"
+            f"{qsub} -r n -j oe -koed -o {directory}/job.out -N {self.name(uid)} {options} "
+            f"-l select=1:ncpus=1:mem=10mb -- {self.python} {self.podrun} {directory}\n"
         )
         files = [{"path": "pod.json", "mode": 0o600, "size": len(POD_JSON)}]
-        return {"uid": uid, "name": f"pod.{uid}", "script": script, "files": files, "volumes": [], **head}
+        return {"uid": uid, "name": self.name(uid), "script": script, "files": files, "volumes": [], **head}
 
     def submit(self, helper: Helper, uid: str, **options: Any) -> str:
         """Submit a pod; the job id."""

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pbs_adapter.remote import helper_pbs
+from pbs_adapter.remote import helper_budget, helper_pbs
+from pbs_adapter.remote.helper_budget import Budget, Ledger
 from pbs_adapter.remote.helper_errors import OpError
-from pbs_adapter.remote.helper_pbs import Budget, Pbs, command_environment, run_command
+from pbs_adapter.remote.helper_pbs import Pbs, command_environment, run_command
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
@@ -85,10 +86,13 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def time(self) -> float:
+        return self.now
+
 
 def test_the_budget_is_a_burst_and_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(helper_pbs, "time", clock)
+    monkeypatch.setattr(helper_budget, "time", clock)
     budget = Budget(30)
     assert budget.idle()
     assert [budget.take(0) for _ in range(11)] == [True] * 10 + [False]
@@ -102,7 +106,7 @@ def test_the_budget_is_a_burst_and_a_rate(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_minute_has_more_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(helper_pbs, "time", clock)
+    monkeypatch.setattr(helper_budget, "time", clock)
     budget = Budget(150)
     taken = []
     for _ in range(1800):
@@ -112,23 +116,76 @@ def test_no_minute_has_more_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(taken) == 50 + 3 * 100 - 1
 
 
-def test_helpers_that_follow_upon_each_other_share_a_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    clock, path = Clock(), tmp_path / "budget"
-    monkeypatch.setattr(helper_pbs, "time", clock)
-    first = Budget(30, str(path))
-    assert [first.take(0) for _ in range(11)] == [True] * 10 + [False]
-    clock.now += 3.0
-    second = Budget(30, str(path))
-    assert [second.take(0), second.take(0)] == [True, False]
-    for other in (
-        "another-host 1 0",
-        "garbage",
-        f"{helper_pbs.boot_id()} {clock.now + 9} 0",
-        f"{helper_pbs.boot_id()} x y",
-    ):
-        path.write_text(other)
-        assert Budget(30, str(path)).idle()
-    assert Budget(30, str(tmp_path / "no" / "folder")).take(0)
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A directory as /tmp is; where we are not root it cannot be made, and the account's own stands in."""
+    path = tmp_path / "shared"
+    path.mkdir()
+    path.chmod(0o1777)
+    monkeypatch.setattr(helper_budget, "_INSTEAD", str(path))
+    return path
+
+
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger("pbs", str(tmp_path))
+
+
+def test_all_helpers_of_a_host_share_one_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: Path) -> None:
+    """Two accounts, or two Kubernetes clusters, and a helper that follows upon another."""
+    clock = Clock()
+    monkeypatch.setattr(helper_budget, "time", clock)
+    first, second = Budget(30, ledger(tmp_path)), Budget(30, ledger(tmp_path))
+    assert [first.take(0) for _ in range(6)] == [True] * 6
+    clock.now += 0.2
+    assert [second.take(0) for _ in range(5)] == [True] * 4 + [False]
+    del first
+    clock.now += 0.2
+    third = Budget(30, ledger(tmp_path))
+    assert not third.idle()
+    taken = 10
+    for _ in range(600):
+        clock.now += 0.1
+        taken += second.take(0) + third.take(0)
+    assert 28 <= taken <= 34, "a minute of the two has what one has"
+
+
+def test_what_others_write_slows_down_and_never_stops(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: Path
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(helper_budget, "time", clock)
+    mine = ledger(tmp_path)
+    budget, folder = Budget(30, mine), Path(mine._folder)
+    name, boot = mine._prefix, helper_budget.boot_id()
+    for index, text in enumerate(("", "garbage", "another-boot\n99.9 " * 9, f"{boot}\nnan inf x", f"{boot}\n1e9 -5")):
+        (folder / f"{name}{index}").write_text(text)
+    os.mkfifo(folder / f"{name}pipe")
+    (folder / f"{name}link").symlink_to("/dev/zero")
+    (folder / f"{name}folder").mkdir()
+    with open(folder / f"{name}huge", "wb") as file:
+        file.truncate(1 << 40)
+    for index in range(3000):
+        (folder / f"unknown.{index}").touch()
+    assert [budget.take(0) for _ in range(11)] == [True] * 10 + [False], "all that is no word of anybody"
+    taken = 0
+    for second in range(60):
+        clock.now += 6.0
+        for index in range(10):  # he claims all there is, again and again, in as many files as he likes
+            (folder / f"{name}liar{index}").write_text(f"{boot}\n" + f"{clock.now - 0.5} " * 1500)
+        taken += budget.take(0) if second >= 20 else 0
+    assert 240 / 24 * 0.8 <= taken <= 240 / 24 * 1.2, "an eighth of the rate is nobody else's"
+
+
+def test_without_a_directory_for_all_the_account_has_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for mode in (0o700, 0o777):
+        path = tmp_path / f"{mode:o}"
+        path.mkdir()
+        path.chmod(mode)
+        monkeypatch.setattr(helper_budget, "_INSTEAD", str(path))
+        assert not ledger(tmp_path).common
+    first, second = Budget(12, ledger(tmp_path)), Budget(12, ledger(tmp_path))
+    assert [first.take(0) for _ in range(5)] == [True] * 4 + [False]
+    assert not second.idle()
 
 
 def test_a_used_up_budget_is_a_wait_for_the_agent() -> None:

@@ -68,7 +68,7 @@ def test_what_was_cancelled_before_it_came_is_never_submitted(site: Site) -> Non
     helper.ask("cancel", uid=site.uid, grace=30, force=False)
     with pytest.raises(HelperError, match=r"permanent: cancelled"):
         site.submit(helper, site.uid)
-    assert site.jobs("-x", "-N", f"pod.{site.uid}") == ""
+    assert site.jobs("-x", "-N", site.name(site.uid)) == ""
     site.await_observed(helper, site.uid, lambda o: o["pbs"]["seen"] == "absent" and o["stopping"], "a tombstone")
     helper.ask("remove", uid=site.uid)
     assert not site.pod(site.uid).exists()
@@ -85,7 +85,7 @@ def test_a_cancel_while_qsub_runs_leaves_no_orphan(site: Site) -> None:
     helper.result(submission)
     helper.result(cancel)
     site.await_observed(helper, site.uid, lambda o: o["pbs"]["seen"] == "absent", "is gone")
-    until(lambda: site.jobs("-N", f"pod.{site.uid}") == "", "no job is left")
+    until(lambda: site.jobs("-N", site.name(site.uid)) == "", "no job is left")
 
 
 def test_a_lock_without_id_is_resolved_by_cancel(site: Site) -> None:
@@ -108,7 +108,7 @@ def test_a_lock_without_id_is_resolved_by_cancel(site: Site) -> None:
 
     until(cancelled, "the lock is resolved")
     site.await_observed(second, site.uid, lambda o: o["pbs"]["seen"] == "absent", "is gone")
-    assert site.jobs("-N", f"pod.{site.uid}") == ""
+    assert site.jobs("-N", site.name(site.uid)) == ""
 
 
 def test_a_qdel_that_is_owed_survives_the_helper(site: Site) -> None:

@@ -42,7 +42,7 @@ def test_submitting_again_gives_the_same_job(site: Site) -> None:
     assert {helper.result(ident).head["job_id"] for ident in answers} == {first}
     helper.close()
     assert site.submit(site.helper(), site.uid) == first
-    assert len(site.jobs("-N", f"pod.{site.uid}").split()) == 1
+    assert len(site.jobs("-N", site.name(site.uid)).split()) == 1
 
 
 def test_many_at_once(site: Site) -> None:
@@ -82,7 +82,7 @@ def test_a_helper_killed_between_lock_and_id_leaves_one_job(site: Site, qsub: st
             return "" if error.kind == "retry" else str(error)
 
     job_id = until(submitted, "the submission is resolved")
-    assert site.jobs("-x", "-N", f"pod.{site.uid}").split() == [job_id]
+    assert site.jobs("-x", "-N", site.name(site.uid)).split() == [job_id]
 
 
 def test_a_lock_whose_qsub_never_ran_is_broken(site: Site) -> None:
@@ -92,10 +92,10 @@ def test_a_lock_whose_qsub_never_ran_is_broken(site: Site) -> None:
     lock = site.pod(site.uid) / "submit.lock"
     lock.mkdir()
     (lock / "owner").write_text(
-        json.dumps({"host": os.uname().nodename, "boot": "another", "pid": 1, "name": f"pod.{site.uid}"})
+        json.dumps({"host": os.uname().nodename, "boot": "another", "pid": 1, "name": site.name(site.uid)})
     )
     job_id = site.submit(helper, site.uid)
-    assert site.jobs("-x", "-N", f"pod.{site.uid}").split() == [job_id]
+    assert site.jobs("-x", "-N", site.name(site.uid)).split() == [job_id]
 
 
 def test_a_lock_of_another_login_host_is_respected(site: Site) -> None:
@@ -104,7 +104,9 @@ def test_a_lock_of_another_login_host_is_respected(site: Site) -> None:
         site.submit(helper, site.uid, options="-q nosuchqueue")
     lock = site.pod(site.uid) / "submit.lock"
     lock.mkdir()
-    (lock / "owner").write_text(json.dumps({"host": "login2", "boot": "another", "pid": 1, "name": f"pod.{site.uid}"}))
+    (lock / "owner").write_text(
+        json.dumps({"host": "login2", "boot": "another", "pid": 1, "name": site.name(site.uid)})
+    )
     with pytest.raises(HelperError, match="under way"):
         site.submit(helper, site.uid)
 
@@ -153,7 +155,7 @@ def test_a_lost_reply_is_resolved_by_name(site: Site, pbs: object) -> None:
     helper = site.helper()
     lost = 'hold() { qsub "$@" >/dev/null; echo "qsub: Failed to recv data from background qsub" >&2; exit 1; }; hold'
     job_id = site.submit(helper, site.uid, qsub=lost)
-    assert site.jobs("-x", "-N", f"pod.{site.uid}").split() == [job_id]
+    assert site.jobs("-x", "-N", site.name(site.uid)).split() == [job_id]
 
 
 def test_an_unclear_failure_without_a_job_may_be_tried_again(site: Site) -> None:
@@ -162,7 +164,7 @@ def test_an_unclear_failure_without_a_job_may_be_tried_again(site: Site) -> None
     with pytest.raises(HelperError, match=r"retry: .*there is no such job"):
         site.submit(helper, site.uid, qsub=failed)
     site.submit(helper, site.uid)
-    assert len(site.jobs("-x", "-N", f"pod.{site.uid}").split()) == 1
+    assert len(site.jobs("-x", "-N", site.name(site.uid)).split()) == 1
 
 
 def test_the_end_of_input_waits_for_qsub(site: Site) -> None:
