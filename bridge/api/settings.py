@@ -161,6 +161,18 @@ class HostPath(_Strict):
     read_only: bool = Field(False, alias="readOnly", description="Only read-only mounts are allowed.")
 
 
+class HostShape(_Strict):
+    """Hosts that a queue has when it needs them, though PBS does not show them now."""
+
+    queue: str | None = Field(None, description="The execution queue whose jobs they take. Left out: every queue's.")
+    cpu: int = Field(ge=1, le=4096, description="Cores (ncpus) of one host.")
+    memory: Bytes = Field(description="Memory of one host, in bytes or as `384Gi`.")
+    count: int = Field(1, ge=1, le=10000, description="How many there may be.")
+    resources: dict[str, int | str] = Field(
+        default_factory=dict, description="Further resources of one host by their name in PBS (`ngpus: 4`)."
+    )
+
+
 def parse_range(value: object) -> object:
     """A pair from one number, which stands for both ends.
 
@@ -334,6 +346,12 @@ class Cluster(_Strict):
     )
     host_paths: tuple[HostPath, ...] = Field(
         (), alias="hostPaths", description="Directories that pods may mount with hostPath."
+    )
+    host_shapes: tuple[HostShape, ...] = Field(
+        (),
+        alias="hostShapes",
+        description="Hosts that appear when jobs wait for them (cloud, power saving). The node offers at least these, "
+        "and a job that fits on one is not refused as too large. Left out: what PBS shows is all there is.",
     )
     overcommit: float = Field(
         1.0,

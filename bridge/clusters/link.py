@@ -16,6 +16,7 @@ from bridge.api.settings import Cluster as ClusterSettings
 from bridge.clusters.books import Books
 from bridge.clusters.health import ClusterHealth, differs, judge
 from bridge.kube.clock import BackOff, Clock, SystemClock, wait
+from bridge.plan.floor import with_floor
 from bridge.telemetry import Metrics
 from pbs_adapter.errors import AdapterError, Fenced, OutcomeUnknown
 from pbs_adapter.models import (
@@ -200,7 +201,7 @@ class ClusterLink:
             if self._metrics is not None:
                 spent = self._clock.monotonic() - asked_at
                 self._metrics.poll_seconds.labels(self.settings.name, "census").observe(spent)
-            self.census = census
+            self.census = with_floor(census, self.settings.host_shapes)
             self._tell_health()
             await wait(self._clock, self._census_due, self.settings.census)
 

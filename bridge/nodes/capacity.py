@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from bridge.api.settings import Cluster
+from bridge.plan.limits import destinations
 from pbs_adapter.models import Census
 from pbs_adapter.remote.parse import Limits, Queue, Vnode, group_by_host, limit_for_user
 
@@ -70,7 +71,8 @@ def usable_queues(census: Census, cluster: Cluster) -> list[Queue]:
     for name in names:  # grows while it is walked: destinations of destinations
         found = by_name.get(name)
         if found is not None:
-            names += [d.split("@")[0] for d in found.route_destinations if d.split("@")[0] not in names]
+            here, _ = destinations(found, census.server.name or "")
+            names += [each for each in here if each not in names]
     return [by_name[name] for name in dict.fromkeys(names) if name in by_name]
 
 

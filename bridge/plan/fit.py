@@ -15,7 +15,7 @@ from bridge.api.settings import NumaHosts
 from bridge.plan import chunks
 from bridge.plan.board import Board
 from bridge.plan.hosts import hosts
-from bridge.plan.limits import over
+from bridge.plan.limits import destinations, excess, over
 from bridge.plan.placement import NumaWish, Placement
 from bridge.plan.survey import Survey
 from pbs_adapter.models import Census, JobOptions
@@ -49,9 +49,12 @@ def fit(options: JobOptions, census: Census, *, numa: NumaWish | None = None, do
     With `require` it is compared with NUMA domains, as far as vnodes or the table `domains` show them.
     """
     asked = chunks.amounts(options, {}) | {"walltime": options.walltime}
-    queues = _execution_queues(options.queue or census.server.default_queue, census)
+    queues, remote = _execution_queues(options.queue or census.server.default_queue, census)
     over_server = list(over(asked, census.server.resources_max, "the server allows"))
-    over_queues = [list(over(asked, q.resources_max, f"queue {q.name} allows")) for q in queues]
+    ordered = sorted(queues, key=lambda q: excess(asked, q.resources_max))  # told is what comes closest
+    over_queues = [list(over(asked, q.resources_max, f"queue {q.name} allows")) for q in ordered]
+    if remote:  # another server may take it, and neither its limits nor its hosts are visible here
+        return Fit(tuple(over_server))
     refused = over_server + (min(over_queues, key=len) if over_queues and all(over_queues) else [])
     names = {queue.name for queue in queues}
     vnodes = [v for v in census.vnodes if not v.queue or not names or v.queue in names]
@@ -62,15 +65,18 @@ def fit(options: JobOptions, census: Census, *, numa: NumaWish | None = None, do
     return Fit(tuple(refused), too_big)
 
 
-def _execution_queues(name: str, census: Census) -> list[Queue]:
-    """The execution queues that the job may come to: the one named, or where that routes to."""
+def _execution_queues(name: str, census: Census) -> tuple[list[Queue], bool]:
+    """The execution queues that the job may come to: the one named, or where that routes to; and whether it may come
+    to another server.
+    """
     by_name: dict[str, Queue] = {queue.name: queue for queue in census.queues}
-    names = [name]
+    names, remote = [name], False
     for each in names:  # grows while it is walked
         queue = by_name.get(each)
-        destinations = queue.route_destinations if queue is not None else ()
-        names += [d.split("@")[0] for d in destinations if d.split("@")[0] not in names]
-    return [by_name[n] for n in names if n in by_name and not by_name[n].route_destinations]
+        here, elsewhere = destinations(queue, census.server.name or "") if queue is not None else ([], [])
+        names += [found for found in here if found not in names]
+        remote = remote or bool(elsewhere)
+    return [by_name[n] for n in names if n in by_name and not by_name[n].route_destinations], remote
 
 
 def place(

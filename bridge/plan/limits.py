@@ -50,10 +50,16 @@ class Standing(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The execution queues that would take the job, where it goes first; or why none would."""
+    """The execution queues that would take the job, where it goes first; or why none would.
+
+    excess: how many times what is allowed the job asks for, of queues that refuse it. remote: destinations on other
+    servers, of which nothing is visible here.
+    """
 
     queues: tuple[Queue, ...] = ()
     standing: Standing = Standing()
+    excess: float = 0.0
+    remote: tuple[str, ...] = ()
 
 
 def least(one: int | None, other: int | None) -> int | None:
@@ -74,6 +80,27 @@ def over(asked: Asked, most: Mapping[str, Value], who: str) -> Iterator[str]:
         limit = most.get(name)
         if isinstance(limit, (int, float)) and value > limit:
             yield f"asks {name} {shown(name, value)}, {who} at most {shown(name, limit)}"
+
+
+def excess(asked: Asked, most: Mapping[str, Value]) -> float:
+    """How many times what `most` allows the job asks for, of the resource where that is worst.
+
+    >>> excess({"walltime": 108000, "ncpus": 1}, {"walltime": 86400, "ncpus": 4})
+    1.25
+    """
+    pairs = ((value, most.get(name)) for name, value in asked.items())
+    return max((v / m for v, m in pairs if isinstance(m, (int, float)) and m > 0), default=0.0)
+
+
+def destinations(queue: Queue, server: str) -> tuple[list[str], list[str]]:
+    """Where a routing queue leads to: queues of this server by name, and those of other servers as PBS writes them."""
+    here: list[str] = []
+    elsewhere: list[str] = []
+    for each in queue.route_destinations:
+        name, _, host = each.partition("@")
+        ours = not host or not server or host.split(".")[0] == server.split(".")[0]
+        (here if ours else elsewhere).append(name if ours else each)
+    return list(dict.fromkeys(here)), elsewhere
 
 
 def _under(asked: Asked, fewest: Mapping[str, Value], who: str) -> Iterator[str]:
@@ -108,17 +135,18 @@ class Books:
             return Route(standing=Standing((f"there is no queue {name}",)))
         here = self._enter(queue, asked, routed)
         if here.refused or not queue.route_destinations:
-            return Route(() if here.refused else (queue,), here)
-        names = [d.split("@")[0] for d in queue.route_destinations]
-        ahead = [
-            self.route(n, asked, routed=True, seen=seen | {name})
-            for n in dict.fromkeys(names)
-            if n not in seen | {name}
-        ]
+            return Route(() if here.refused else (queue,), here, excess(asked, queue.resources_max))
+        names, remote = destinations(queue, self.census.server.name or "")
+        ahead = [self.route(n, asked, routed=True, seen=seen | {name}) for n in names if n not in seen | {name}]
         takers = sorted((r for r in ahead if r.queues), key=lambda r: bool(r.standing.waits))  # stable: PBS's order
-        if not takers:
-            why = min((r.standing.refused for r in ahead), key=len, default=(f"queue {name} routes to no queue here",))
-            return Route(standing=Standing(why))
+        remote += [each for route in ahead for each in route.remote]
+        if not takers and remote:
+            text = f"queue {name} may route it to {', '.join(dict.fromkeys(remote))}, of which nothing is visible here"
+            return Route(standing=here.and_(Standing(doubts=(text,))), remote=tuple(remote))
+        if not takers:  # told is what comes closest, so that nobody asks for less than there is
+            nearest = min(ahead, key=lambda r: (len(r.standing.refused), r.excess), default=None)
+            why = nearest.standing.refused if nearest else (f"queue {name} routes to no queue here",)
+            return Route(standing=Standing(why), excess=nearest.excess if nearest else 0.0)
         if not queue.started:
             here = here._replace(waits=(*here.waits, f"queue {name} is not started"))
         every = tuple(dict.fromkeys(q.name for r in takers for q in r.queues))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from bridge.api.settings import NumaHosts
 from bridge.plan import chunks
 from bridge.plan.board import Board, Room
+from bridge.plan.floor import own_queues, promised, takes
 from bridge.plan.hosts import Chunk, hosts
 from bridge.plan.limits import Books, Standing, least
 from bridge.plan.placement import Headroom, NumaWish, Placement, Sizes
@@ -25,7 +26,8 @@ class Survey:
     def __init__(self, census: Census, domains: Sequence[NumaHosts] = ()) -> None:
         self.census, self._domains = census, domains
         self._books = Books(census)
-        self._bound = {vnode.queue for vnode in census.vnodes if vnode.queue}
+        self._own = own_queues(census.vnodes)
+        self._promises = any(map(promised, census.vnodes))
         self._grounds: dict[tuple[str, str], chunks.Ground] = {}
         self._boards: dict[_Key, Board] = {}
         self._rooms: dict[tuple[_Key, Chunk], Room] = {}
@@ -42,6 +44,9 @@ class Survey:
         asked = chunks.amounts(options, {}) | {"walltime": options.walltime}
         route = self._books.route(name, asked)
         standing = self._books.server(asked).and_(route.standing)
+        if route.remote and not standing.refused:
+            left = _headroom(standing)
+            return Placement(True, None, doubts=standing.doubts, waits=standing.waits, limits_left=left)
         if not route.queues:
             return Placement(False, False, standing.refused, standing.waits, limits_left=_headroom(standing))
         queue = route.queues[0]
@@ -69,9 +74,11 @@ class Survey:
 
     def _ground(self, queue: Queue) -> chunks.Ground:
         """A queue with vnodes of its own has only these; the others share those that belong to no queue."""
-        key = (queue.name if queue.name in self._bound else "", queue.partition)
+        name, partition = queue.name, queue.partition
+        key = (name if name in self._own or self._promises else "", partition)
         if key not in self._grounds:
-            vnodes = [v for v in self.census.vnodes if ((v.queue or ""), v.partition) == key]
+            mine = (v for v in self.census.vnodes if (v.partition or "") == (partition or ""))
+            vnodes = [v for v in mine if takes(v, name, self._own)]
             self._grounds[key] = chunks.ground(vnodes, *key)
         return self._grounds[key]
 

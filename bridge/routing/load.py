@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bridge.plan.floor import own_queues, promised, takes
 from bridge.plan.placement import Placement
 from pbs_adapter.models import Census, JobOptions
 
@@ -66,7 +67,8 @@ class Rooms:
 
     def __init__(self) -> None:
         self._census: Census | None = None
-        self._with_vnodes: frozenset[str | None] = frozenset()  # queues that have vnodes of their own
+        self._own: frozenset[str] = frozenset()  # queues that have vnodes of their own
+        self._promises = False
         self._free: dict[tuple[str, str, bool], tuple[Counter[tuple[int, int]], int]] = {}
 
     def of(self, options: JobOptions, place: Placement, census: Census, *, broken: bool = True) -> Room:
@@ -76,7 +78,8 @@ class Rooms:
         """
         if census is not self._census:
             self._census, self._free = census, {}
-            self._with_vnodes = frozenset(vnode.queue for vnode in census.vnodes)
+            self._own = own_queues(census.vnodes)
+            self._promises = any(map(promised, census.vnodes))
         free, cores = self._queue(place.queues[0] if place.queues else "", census, broken)
         asked = max(1, options.ncpus), max(1, options.mem_bytes)
         slots = sum(many * min(cpus // asked[0], mem // asked[1]) for (cpus, mem), many in free.items())
@@ -88,18 +91,20 @@ class Rooms:
 
     def _queue(self, name: str, census: Census, broken: bool) -> tuple[Counter[tuple[int, int]], int]:
         partition = next((queue.partition for queue in census.queues if queue.name == name), "")
-        key = (name if name in self._with_vnodes else "", partition or "", broken)
+        key = (name if name in self._own or self._promises else "", partition or "", broken)
         if key not in self._free:
-            self._free[key] = _free(census, *key)
+            self._free[key] = _free(census, *key, self._own)
         return self._free[key]
 
 
-def _free(census: Census, queue: str, partition: str, broken: bool) -> tuple[Counter[tuple[int, int]], int]:
+def _free(
+    census: Census, queue: str, partition: str, broken: bool, own: frozenset[str]
+) -> tuple[Counter[tuple[int, int]], int]:
     """How often each size of free room (cores, bytes) is there, and all cores that work."""
     hosts: dict[str, tuple[int, int]] = {}
     cores = 0
     for vnode in census.vnodes:
-        if (vnode.queue or "") != queue or (vnode.partition or "") != partition or not vnode.up:
+        if not vnode.up or (vnode.partition or "") != partition or not takes(vnode, queue, own):
             continue
         cores += vnode.ncpus
         if vnode.usable:

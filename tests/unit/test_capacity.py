@@ -61,7 +61,9 @@ def test_vnodes_of_other_queues_do_not_count() -> None:
 
 def test_a_routing_queue_offers_what_its_destinations_have() -> None:
     found = census()
-    route = found.queues[0]._replace(name="in", type="Route", route_destinations=("gpu@pbs", "missing"))
+    route = found.queues[0]._replace(
+        name="in", type="Route", route_destinations=(f"gpu@{found.server.name}", "missing", "workq@elsewhere")
+    )
     found = replace(found, queues=(*found.queues, route))
     assert [q.name for q in usable_queues(found, cluster(queue="in"))] == ["in", "gpu"]
 

@@ -132,7 +132,7 @@ ONE = vnode("h")
          "asks mem 2Gi, alice may have at most 1Gi in queue workq"),
         (ask(), None, census(ONE, queues=(queue("workq", "a"), queue("a", enabled=False))),
          "queue a takes no jobs now (it is disabled)"),
-        (ask(), None, census(ONE, queues=(queue("workq", "x@other"),)), "there is no queue x"),
+        (ask(), None, census(ONE, queues=(queue("workq", "x@pbs"),)), "there is no queue x"),
         (ask(), None, census(ONE, queues=(queue("workq", "workq"),)), "queue workq routes to no queue here"),
         (ask(5), None, census(vnode("a", 4), vnode("b", 8, queue="b"), queues=(queue(), queue("b"))),
          "asks ncpus 5, the largest host has 4"),
