@@ -44,6 +44,10 @@ CLUSTER_TAINT = PREFIX + "cluster"
 UNREACHABLE_TAINT = PREFIX + "unreachable"
 CLUSTER_REACHABLE = "ClusterReachable"
 
+# Label of a DaemonSet that is to be let alone: no nodeAffinity is added that keeps it off virtual nodes.
+DAEMON_SET_LABEL = PREFIX + "daemonset"
+DAEMON_SET_ALLOWED = "allowed"
+
 NODE_TYPE_LABEL = "type"
 NODE_TYPE = "virtual-kubelet"
 CLUSTER_LABEL = PREFIX + "cluster"
@@ -68,6 +72,8 @@ MEANING: dict[str, str] = {
     "biggest local node), `cooperative` (if no local node can take it now), `must` (always).",
     ROUTING_LABEL: "As label of a namespace, with value `enabled`: all of its pods are routed. As scheduling gate of a "
     "pod, set by the admission policy or in a template: it is still to be decided where the pod goes.",
+    DAEMON_SET_LABEL: "Label of a DaemonSet, with value `allowed`: the admission policy does not keep it off virtual "
+    "nodes. Its pods there are never run, and wait.",
     ROUTED: "Where the pod was sent and why: the choice, the runners-up and each refusal. For display.",
     NUMA: "How much the pod minds being spread over several NUMA domains of its host. `ignore`: not. `prefer`: it "
     "counts when clusters are compared. `require`: the pod runs within one domain, or fails with `NUMASplit` before "

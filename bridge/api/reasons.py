@@ -56,7 +56,8 @@ MEANING: dict[str, str] = {
     CONFIG_ERROR: "A ConfigMap, Secret or key that the pod needs does not exist; the pod goes on when it appears.",
     CRASH_LOOP: "The container ended and is restarted after a growing pause.",
     CLUSTER_UNREACHABLE: "The cluster cannot be reached now; the state shown is the last one known.",
-    DAEMON: "DaemonSet pods serve a node's machine; they are never submitted. Exclude virtual nodes in the DaemonSet.",
+    DAEMON: "DaemonSet pods serve a node's machine; they are never submitted. `hpc-bridge doctor` "
+    "gives the patch that keeps a DaemonSet off virtual nodes.",
     UNSUPPORTED: "The pod uses a field that the bridge cannot honour; the message names each and what to do.",
     INVALID_ANNOTATION: "An hpc-bridge.io annotation has a value that may not be passed to PBS.",
     IMAGE_NOT_MAPPED: "The cluster's settings map this image to no runtime; ask the admin, or use a mapped image.",

@@ -111,6 +111,16 @@ def node_proxy(name: str, path: str) -> str:
     return under("/api/v1", "nodes", name, "proxy", path)
 
 
+def daemon_sets() -> str:
+    """DaemonSets of all namespaces."""
+    return "/apis/apps/v1/daemonsets"
+
+
+def priority_classes() -> str:
+    """All PriorityClasses."""
+    return "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
 def resource(path: str) -> str:
     """The resource and subresource that a path names.
 

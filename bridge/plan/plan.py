@@ -77,9 +77,7 @@ def _metadata(pod: Json) -> tuple[Json, list[Refusal]]:
 def _owner(metadata: Json) -> Iterator[Refusal]:
     owners: list[Any] = metadata.get("ownerReferences") or []
     if any(isinstance(owner, dict) and owner.get("kind") == "DaemonSet" for owner in owners):
-        text = (
-            "DaemonSet pods do not run on virtual nodes; add nodeAffinity `type NotIn virtual-kubelet` to the DaemonSet"
-        )
+        text = "DaemonSet pods do not run on virtual nodes; add nodeAffinity `hpc-bridge.io/cluster DoesNotExist`"
         yield Refusal("metadata.ownerReferences", text)
     if _MIRROR in (metadata.get("annotations") or {}):
         yield Refusal("metadata.annotations", "static pods do not run on virtual nodes")

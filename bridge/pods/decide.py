@@ -131,9 +131,7 @@ def replaced_at_once(pod: Json) -> bool:
 def _daemon(s: Situation) -> Decision:
     if s.deleting:
         return Decision((Delete(),))
-    message = (
-        "DaemonSet pods are not run on virtual nodes; exclude them by a nodeAffinity: label type NotIn virtual-kubelet"
-    )
+    message = "DaemonSet pods are not run on virtual nodes; `hpc-bridge doctor` gives the patch that keeps them off"
     return _show(s, Waiting(reasons.DAEMON, message))
 
 

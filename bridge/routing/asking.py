@@ -10,8 +10,8 @@ from typing import Any
 
 from bridge.api import names
 from bridge.api.settings import Cluster
+from bridge.plan.affinity import refusal
 from bridge.plan.plan import plan
-from bridge.routing.affinity import refusal
 from bridge.routing.judge import Asked
 
 Json = dict[str, Any]

@@ -13,7 +13,7 @@ from typing import Any
 
 from bridge.api import names
 from bridge.plan import quantity
-from bridge.routing.affinity import refusal
+from bridge.plan.affinity import refusal
 from bridge.routing.requests import requests
 
 Json = dict[str, Any]

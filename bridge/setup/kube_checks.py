@@ -9,15 +9,17 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
-from bridge.api.settings import Settings
+from bridge.api.settings import Cluster, Settings
 from bridge.kube import Json, paths
 from bridge.kube.client import KubeClient
 from bridge.kube.clock import parse_rfc3339
 from bridge.kube.errors import Forbidden, KubeError, NotFound
+from bridge.setup import neighbours
 from bridge.setup.checks import Check, Rows
 from bridge.setup.shell import plain
 
 API, RBAC, KUBELET = "API server", "RBAC", "kubelet port"
+DAEMON_SETS, PREEMPTION = "DaemonSets", "preemption"
 NODE_LEASES, AUTHENTICATION = paths.NODE_LEASES, "extension-apiserver-authentication"
 
 
@@ -76,11 +78,15 @@ async def check_kubernetes(kube: KubeClient, settings: Settings, now: float) -> 
         version = await kube.get("/version")
     except KubeError as error:
         yield rows.failed(API, str(error), "is the --kubeconfig right, and can this machine reach the API server?")
-        for row in rows.unseen((RBAC, *(f"{KUBELET} of {c.node_name}" for c in settings.clusters)), API):
+        for row in rows.unseen(
+            (RBAC, DAEMON_SETS, PREEMPTION, *(f"{KUBELET} of {c.node_name}" for c in settings.clusters)), API
+        ):
             yield row
         return
     yield rows.ok(API, f"{kube.host}, {plain(str(version.get('gitVersion', '')), 40)}")
     yield await _rights(rows, kube, settings)
+    yield await _daemon_sets(rows, kube, settings)
+    yield await _preemption(rows, kube)
     running = await _runs(kube, settings, now)
     for cluster in settings.clusters:
         yield await _kubelet(rows, kube, cluster.node_name, running)
@@ -113,6 +119,42 @@ async def _may(kube: KubeClient, need: Need, verb: str) -> bool:
     }  # fmt: skip
     answer = await kube.create(paths.self_subject_access_reviews(), body)
     return bool(answer.get("status", {}).get("allowed"))
+
+
+async def _daemon_sets(rows: Rows, kube: KubeClient, settings: Settings) -> Check:
+    """Those that were there before the admission policy: their pods on virtual nodes stop rollouts on real ones."""
+    advice = "give a kubeconfig that may list DaemonSets, such as an administrator's"
+    try:
+        found, _ = await kube.list(paths.daemon_sets())
+        nodes = [await _node(kube, cluster) for cluster in settings.clusters]
+    except Forbidden as error:
+        return rows.skipped(DAEMON_SETS, str(error), advice)
+    except KubeError as error:
+        return rows.failed(DAEMON_SETS, str(error), "is the API server well?")
+    landing = [each for each in found if any(neighbours.lands(each, node) for node in nodes)]
+    if not landing:
+        return rows.ok(DAEMON_SETS, f"none of {len(found)} comes to virtual nodes")
+    named = ", ".join(f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in landing)
+    text = f"pods that are never run come to virtual nodes, and stop the rollouts of {named}"
+    return rows.failed(DAEMON_SETS, text, "\n".join(neighbours.command(each) for each in landing))
+
+
+async def _node(kube: KubeClient, cluster: Cluster) -> Json:
+    try:
+        return neighbours.seen_node(cluster, await kube.get(paths.node(cluster.node_name)))
+    except NotFound:
+        return neighbours.seen_node(cluster, None)
+
+
+async def _preemption(rows: Rows, kube: KubeClient) -> Check:
+    try:
+        found = neighbours.preempting((await kube.list(paths.priority_classes()))[0])
+    except KubeError as error:
+        return rows.skipped(PREEMPTION, str(error), "give a kubeconfig that may list PriorityClasses")
+    if not found:
+        return rows.ok(PREEMPTION, "no PriorityClass lets pods end others")
+    text = f"pods of {', '.join(found)} may end running jobs, for a place in the queue"
+    return rows.skipped(PREEMPTION, text, "give pods for clusters a PriorityClass with preemptionPolicy: Never")
 
 
 async def _runs(kube: KubeClient, settings: Settings, now: float) -> str:

@@ -244,7 +244,8 @@ def test_a_daemon_set_that_tolerates_everything_makes_no_loop(bridge: World) -> 
     del spec["runtimeClassName"]
     template = {"metadata": {"labels": labels}, "spec": spec}
     daemons = {
-        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "everywhere"},
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "everywhere", "labels": {"hpc-bridge.io/daemonset": "allowed"}},
         "spec": {"selector": {"matchLabels": labels}, "template": template},
     }  # fmt: skip
     bridge.apply(daemons)

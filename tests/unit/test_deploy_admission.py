@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 from bridge.api import names
 from bridge.api.settings import Agent
 from bridge.routing.rules import SYSTEM
+from bridge.setup.neighbours import REAL_NODE, REQUIRED
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 Json = dict[str, Any]
@@ -74,6 +76,34 @@ def test_the_gate_for_old_versions_is_not_applied_with_the_rest() -> None:
     applied = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
     assert applied == ["base", "system", "admission"]
     assert yaml.safe_load((DEPLOY / "admission/kustomization.yaml").read_text())["resources"] == [
+        "daemonsets.yaml",
         "gate.yaml",
         "protect.yaml",
+        "volumes.yaml",
     ]
+
+
+def test_daemon_sets_are_kept_off_by_the_same_words_everywhere() -> None:
+    (policy,) = objects("admission/daemonsets.yaml", "MutatingAdmissionPolicy")
+    assert policy["spec"]["failurePolicy"] == "Ignore"
+    (opts_out,) = policy["spec"]["matchConstraints"]["objectSelector"]["matchExpressions"]
+    assert opts_out == {"key": names.DAEMON_SET_LABEL, "operator": "NotIn", "values": [names.DAEMON_SET_ALLOWED]}
+    real = next(v["expression"] for v in policy["spec"]["variables"] if v["name"] == "real")
+    assert ast.literal_eval(real) == REAL_NODE
+    (twin,) = objects("kyverno/daemonsets.yaml", "ClusterPolicy")
+    assert twin["spec"]["failurePolicy"] == "Ignore"
+    for rule in twin["spec"]["rules"]:
+        allowed = {"resources": {"selector": {"matchLabels": {names.DAEMON_SET_LABEL: names.DAEMON_SET_ALLOWED}}}}
+        assert rule["exclude"]["any"] == [allowed]
+    first, second = twin["spec"]["rules"]
+    required = first["mutate"]["patchStrategicMerge"]["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    assert required == {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [REAL_NODE]}]}}
+    added = [yaml.safe_load(each["patchesJson6902"])[0]["value"] for each in second["mutate"]["foreach"]]
+    assert added == [REAL_NODE, [REAL_NODE]]
+
+
+def test_who_asks_for_a_volume_on_a_cluster_is_warned_and_no_more() -> None:
+    (policy,) = objects("admission/volumes.yaml", "ValidatingAdmissionPolicy")
+    (binding,) = objects("admission/volumes.yaml", "ValidatingAdmissionPolicyBinding")
+    assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Ignore", ["Warn"])
+    assert f"'{names.CLUSTER_LABEL}' in object.spec.nodeSelector" in policy["spec"]["matchConditions"][0]["expression"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.routing.affinity import refusal, tolerates
+from bridge.plan.affinity import refusal, tolerates
 from bridge.routing.local import LocalFit, Locals, asks, prune_bound
 
 Json = dict[str, Any]

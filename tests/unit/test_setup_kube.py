@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +17,10 @@ from censuses import cluster
 from bridge.api.settings import Settings
 from bridge.kube.client import connect
 from bridge.kube.clock import rfc3339
+from bridge.setup import neighbours
 from bridge.setup.checks import Check, State
-from bridge.setup.kube_checks import API, KUBELET, RBAC, check_kubernetes
+from bridge.setup.kube_checks import API, DAEMON_SETS, KUBELET, PREEMPTION, RBAC, check_kubernetes
+from bridge.setup.neighbours import REAL_NODE, REQUIRED
 
 NOW = 1_796_030_800.0
 SETTINGS = Settings(clusters=(cluster(),))
@@ -89,7 +92,108 @@ async def test_a_right_that_is_missing_is_named(tmp_path: Path) -> None:
     assert rows[RBAC].advice == "kubectl apply -k deploy"
 
 
+DAEMONS = "/apis/apps/v1/daemonsets"
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+def daemon_set(name: str, affinity: Any = None, labels: Any = None, **spec: Any) -> dict[str, Any]:
+    template = {"tolerations": [{"operator": "Exists"}], "containers": [], **spec}
+    if affinity is not None:
+        template["affinity"] = affinity
+    return {
+        "metadata": {"name": name, "namespace": "kube-system", "labels": labels or {}},
+        "spec": {"template": {"spec": template}},
+    }
+
+
+def required(*terms: Any) -> dict[str, Any]:
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [*terms]}}}
+
+
+GPU = {"key": "gpu", "operator": "Exists"}
+NOT_Y = {"key": "x", "operator": "NotIn", "values": ["y"]}
+N1 = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+
+
+@pytest.mark.parametrize(
+    ("thing", "expected"),
+    [
+        (daemon_set("proxy", nodeSelector={"kubernetes.io/os": "linux"}), True),
+        (daemon_set("exporter", tolerations=[{"effect": "NoSchedule", "operator": "Exists"}]), True),
+        (daemon_set("ordinary", tolerations=[]), False),
+        (daemon_set("gpus", nodeSelector={"nvidia.com/gpu": "true"}), False),
+        (daemon_set("off", required({"matchExpressions": [REAL_NODE]})), False),
+        (daemon_set("old", required({"matchExpressions": [REAL_NODE]}, {"matchExpressions": [NOT_Y]})), True),
+        (daemon_set("wanted", labels={"hpc-bridge.io/daemonset": "allowed"}), False),
+    ],
+)  # fmt: skip
+async def test_daemon_sets_that_come_to_virtual_nodes_are_named_with_what_to_do(
+    tmp_path: Path, thing: dict[str, Any], expected: bool
+) -> None:
+    answers = {DAEMONS: (200, {"items": [thing], "metadata": {"resourceVersion": "1"}})}
+    row = (await checked(tmp_path, {**VERSION, **HELD, **answers}))[DAEMON_SETS]
+    assert row.state is (State.FAILED if expected else State.OK), row
+    name = thing["metadata"]["name"]
+    assert (f"kubectl -n kube-system patch daemonset {name} --type=json -p '[" in row.advice) == expected
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        None,
+        {},
+        {"nodeAffinity": {}},
+        {"podAntiAffinity": {}},
+        {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        required({"matchExpressions": [GPU]}),
+        required({"matchExpressions": [GPU]}, {"matchFields": [N1]}, {"matchExpressions": [GPU], "matchFields": [N1]}),
+    ],
+)
+def test_the_patch_keeps_what_a_daemon_set_asks_for(affinity: Any) -> None:
+    """It lands nowhere that it did not before, and on no virtual node; done once, it is done."""
+    before = daemon_set("d", affinity)
+    after = jsonpatched(before, neighbours.patch(before))
+    assert neighbours.patch(after) == []
+    for gpu in (False, True):
+        for virtual in (False, True):
+            labels = {"gpu": "1"} if gpu else {}
+            labels |= {"hpc-bridge.io/cluster": "alpha"} if virtual else {}
+            node = {"metadata": {"name": "n1" if gpu else "n2", "labels": labels}, "spec": {}}
+            assert neighbours.lands(after, node) == (neighbours.lands(before, node) and not virtual)
+
+
+def jsonpatched(thing: dict[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
+    done = copy.deepcopy(thing)
+    for change in changes:
+        *way, last = change["path"].strip("/").split("/")
+        place: Any = done
+        for part in way:
+            place = place[int(part)] if isinstance(place, list) else place[part]
+        if last == "-":
+            place.append(change["value"])
+        elif isinstance(place, list):
+            place[int(last)] = change["value"]
+        else:
+            place[last] = change["value"]
+    return done
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        ([{"metadata": {"name": "system-node-critical"}, "value": 2000001000}], State.OK),
+        ([{"metadata": {"name": "calm"}, "value": 10, "preemptionPolicy": "Never"}], State.OK),
+        ([{"metadata": {"name": "high"}, "value": 10, "preemptionPolicy": "PreemptLowerPriority"}], State.SKIPPED),
+    ],
+)
+async def test_priority_classes_that_end_others_are_named(tmp_path: Path, found: list[Any], state: State) -> None:
+    answers = {CLASSES: (200, {"items": found, "metadata": {"resourceVersion": "1"}})}
+    row = (await checked(tmp_path, {**VERSION, **HELD, **answers}))[PREEMPTION]
+    assert row.state is state
+    assert ("high" in row.found) == (state is State.SKIPPED)
+
+
 async def test_an_api_server_that_refuses(tmp_path: Path) -> None:
     rows = await checked(tmp_path, {"/version": failing(401, "Unauthorized")})
-    assert [row.state for row in rows.values()] == [State.FAILED, State.SKIPPED, State.SKIPPED]
+    assert [row.state for row in rows.values()] == [State.FAILED, *[State.SKIPPED] * 4]
     assert "Unauthorized" in rows[API].found
