@@ -79,6 +79,18 @@ class Reflector:
                 log.warning("reflector.retry", path=self._path, error=str(error), pause=round(pause, 2))
             await self._clock.sleep(pause)
 
+    def offer(self, thing: Json) -> Json:
+        """Enter what a write answered, unless something newer, or its deletion, is known; what is kept of the object.
+
+        Not reported to `on_change`: whoever wrote knows. The answer may come long after the watch has told of it.
+        """
+        uid = thing["metadata"]["uid"]
+        known = self.items.get(uid)
+        if known is None or _older(thing, known):
+            return known or thing
+        self.items[uid] = kept = self._prune(thing)
+        return kept
+
     async def _list(self) -> str:
         items, version = await self._kube.list(
             self._path, field_selector=self._field_selector, label_selector=self._label_selector
@@ -118,5 +130,13 @@ class Reflector:
             return
         if known is not None and known["metadata"]["resourceVersion"] == thing["metadata"]["resourceVersion"]:
             return
+        if kind == "MODIFIED" and known is not None and _older(thing, known):
+            return  # the answer to a write came first; a list is believed whatever it says
         self.items[uid] = thing = self._prune(thing)
         self._on_change("ADDED" if known is None else "MODIFIED", thing)
+
+
+def _older(thing: Json, known: Json) -> bool:
+    """Whether `thing` is an older version of `known`. Versions are numbers that grow; any others are not compared."""
+    new, old = thing["metadata"]["resourceVersion"], known["metadata"]["resourceVersion"]
+    return new.isdecimal() and old.isdecimal() and int(new) < int(old)
