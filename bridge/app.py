@@ -156,7 +156,7 @@ class Agent:
         pods = PodLoop(scene, link, name, self._leader.valid)
         link.on_change.append(pods.wake)
         link.on_health.append(pods.wake_all)
-        view = NodePods(pods.pods, link)
+        view = NodePods(pods.pods, link, pods.account_of)
         gate = Gate(self._kube, name, self._clock.monotonic)
         server = KubeletServer(name, view, gate, self._tls(name, client_ca), self._metrics, self._clock)
         port = await server.start(kubelet.bind or kubelet.address, cluster.kubelet_port)

@@ -32,6 +32,8 @@ JOB_ID = STATUS_PREFIX + "job-id"
 CLUSTER = STATUS_PREFIX + "cluster"
 NUMA_SPAN = STATUS_PREFIX + "numa"
 ROUTED = STATUS_PREFIX + "route"
+# Read back where it stands beside `submitted`: the account whose job it is, so that changed settings move no pod.
+BOUND_ACCOUNT = STATUS_PREFIX + "account"
 # Read back: the UID of the pod that was submitted, so that a copy of its YAML says nothing of the copy.
 SUBMITTED = STATUS_PREFIX + "submitted"
 
@@ -83,6 +85,7 @@ MEANING: dict[str, str] = {
     "`hpc-bridge.io/numa: prefer` or `require`, or were routed. For display.",
     JOB_ID: "The id of the pod's PBS job. For display: changing it changes nothing.",
     CLUSTER: "The cluster the job is on. For display.",
+    BOUND_ACCOUNT: "The account of the cluster that the job was submitted under. The pod belongs to it until it ends.",
     SUBMITTED: "The pod's own UID once its job was submitted. Should the cluster know nothing of it any more, the pod "
     "fails rather than run a second time. In a copy of the pod it means nothing.",
     OWN_LABELS: "Of a virtual node: names of the labels that the settings gave it. Those that they give no more are "

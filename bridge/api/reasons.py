@@ -39,6 +39,10 @@ DISRUPTION_TARGET_REASON = "TerminationByKubelet"
 SUBMITTED = "PBSSubmitted"
 WAITING = "PBSWaiting"
 KILLING = "Killing"
+AGENT_ERROR = "AgentError"
+STATUS_REFUSED = "StatusRefused"
+STATUS_UNREADABLE = "StatusUnreadable"
+CHANGE_IGNORED = "ChangeNotApplied"
 ROUTED = "Routed"
 ROUTE_WAITING = "RoutingWaits"
 ROUTE_FAILED = "RoutingFailed"
@@ -78,6 +82,11 @@ MEANING: dict[str, str] = {
     SUBMITTED: "The pod's job was accepted by PBS; the message has its id and queue.",
     WAITING: "PBS's reason why the job waits has changed.",
     KILLING: "The pod is being stopped.",
+    AGENT_ERROR: "The agent failed on this pod, or the API server refused what it asked; it tries again after a pause.",
+    STATUS_REFUSED: "The API server refuses the pod's status, so that what is shown may be old. It is sent again "
+    "later, with less in it; the job itself goes on, and can be deleted.",
+    STATUS_UNREADABLE: "What podrun wrote of the pod cannot be read: what is shown may be old. The job goes on.",
+    CHANGE_IGNORED: "A change of the pod's spec that a running job cannot follow; the message says what was changed.",
     ROUTED: "The pod may run where the message says, which also says why and what it was compared with.",
     ROUTE_WAITING: "It is not decided yet where the pod may run; the message says what it waits for.",
     ROUTE_FAILED: "The API server refused to release the pod; it is tried again every 30 seconds.",

@@ -7,6 +7,7 @@ docs/reference/configuration.md is generated from here. Durations accept numbers
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Annotated, Literal
 
@@ -61,6 +62,13 @@ def parse_bytes(value: object) -> object:
         return int(number)
     base = 1024 if suffix.endswith("i") else 1000
     return int(number) * int(base ** ("kmgt".index(suffix[0].lower()) + 1))
+
+
+def _network(value: str) -> str:
+    try:
+        return str(ipaddress.ip_network(value))
+    except ValueError as error:
+        raise ValueError(f"{value!r} is not a network; write for example 10.20.0.0/16 ({error})") from None
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
@@ -352,6 +360,13 @@ class Cluster(_Strict):
         alias="hostShapes",
         description="Hosts that appear when jobs wait for them (cloud, power saving). The node offers at least these, "
         "and a job that fits on one is not refused as too large. Left out: what PBS shows is all there is.",
+    )
+    pod_networks: tuple[Annotated[str, AfterValidator(_network)], ...] = Field(
+        (),
+        alias="podNetworks",
+        description="Networks of compute nodes, as CIDRs (`10.20.0.0/16`), whose addresses can be dialled from "
+        "Kubernetes. A pod gets `status.podIP` only when its compute node's address is in one of them. Empty: no pod "
+        "does, so that no Service sends requests where nobody answers, or somebody else does.",
     )
     overcommit: float = Field(
         1.0,

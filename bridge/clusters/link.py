@@ -87,12 +87,22 @@ class ClusterLink:
         """One account's observations by UID: not a copy, changes with the next report."""
         return self._books[account].observations
 
-    def seen(self, uid: str) -> Observation | None:
-        """The latest observation of a pod."""
-        for books in self._books.values():
-            if (found := books.observations.get(uid)) is not None:
-                return found
-        return None
+    def seen(self, account: str, uid: str) -> Observation | None:
+        """The latest observation of a pod on the account that its job belongs to; no other account has a say."""
+        books = self._books.get(account)
+        return None if books is None else books.observations.get(uid)
+
+    def holders(self, uid: str) -> tuple[str, ...]:
+        """Accounts on which a directory of this UID was seen, in the order of the settings."""
+        return tuple(name for name, books in self._books.items() if uid in books.observations)
+
+    def found(self, uid: str) -> Observation | None:
+        """An observation of this UID on whatever account: for figures only, since any account can show one."""
+        return next((self._books[name].observations[uid] for name in self.holders(uid)), None)
+
+    def all_complete(self) -> bool:
+        """Whether every account has told all that it has."""
+        return all(self.complete(name) for name in self._books)
 
     def complete(self, account: str) -> bool:
         """Whether a UID without observation certainly has nothing on the cluster now."""

@@ -114,7 +114,11 @@ class KubeletServer:
             query = log_query(info["container"], request.query, self._clock.time())
         except BadOption as bad:
             return web.Response(status=bad.status, text=str(bad))
-        return await self._stream(request, self._pods.logs(pod, query))
+        try:
+            chunks = self._pods.logs(pod, query)
+        except AdapterError as error:
+            return _error_response(error)
+        return await self._stream(request, chunks)
 
     async def _stream(self, request: web.Request, chunks: AsyncIterator[bytes]) -> web.StreamResponse:
         """Send `chunks`; an error that comes before anything was sent becomes a status of its own."""

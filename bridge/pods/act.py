@@ -19,7 +19,7 @@ from bridge.api import names, reasons
 from bridge.api.settings import Cluster as ClusterSettings
 from bridge.kube import Kubernetes, paths
 from bridge.kube.clock import Clock
-from bridge.kube.errors import Conflict, NotFound
+from bridge.kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
 from bridge.kube.events import EventSink
 from bridge.plan.freeze import freeze, refresh
 from bridge.plan.model import Json, MissingInput, NodeFacts, Plan, TooLarge
@@ -27,6 +27,7 @@ from bridge.pods import decide as d
 from bridge.pods.containers import Waiting
 from bridge.pods.inputs import InputSource
 from bridge.pods.record import Failure, Record
+from bridge.pods.status import wire
 from pbs_adapter.errors import Backlog, Fenced, OutcomeUnknown, Permanent, Retry, Unreachable
 from pbs_adapter.models import JobRef, JobRequest, PodFile, VolumeFiles
 
@@ -38,6 +39,10 @@ BACKLOG_RETRY = 15.0
 REJECTED_RETRY = 300.0  # as long as a kubelet's longest pause between two tries to pull an image
 FAULT_RETRY = 2.0
 FAULT_RETRY_MOST = 60.0
+HOLD_EVERY = 300.0  # seconds between Events that tell why the same kind of hold lasts
+MOST_ANNOUNCED = 64  # keys remembered of a pod
+REFUSED_RETRY = 10.0  # seconds until a status that was refused is sent again, reduced; doubles up to the next
+REFUSED_RETRY_MOST = 600.0
 UNNOTICED = 1.0  # seconds that a submission may take before the pod's status tells of it
 
 
@@ -71,7 +76,7 @@ async def act(scene: Scene, action: d.Action, pod: Json, plan: Plan, ref: JobRef
         case d.WriteStatus():
             return await _write_status(scene, action, pod, record)
         case d.Annotate():
-            return await _annotate_job(scene, action, pod, record)
+            return await _annotate_job(scene, action, pod, ref, record)
         case d.AnnotateSpan():
             return await _annotate_span(scene, action, pod, record)
         case d.Submit(dict(shown)):
@@ -85,41 +90,68 @@ async def act(scene: Scene, action: d.Action, pod: Json, plan: Plan, ref: JobRef
         case d.Delete():
             await _delete(scene, pod)
         case d.Announce():
-            if action.once not in record.announced:
-                record.announced.add(action.once)
-                scene.events.event(pod, action.kind, action.reason, action.message)
+            announce(scene, pod, record, action.kind, action.reason, action.message, action.once, every=action.every)
     return None
 
 
-async def _write_status(scene: Scene, action: d.WriteStatus, pod: Json, record: Record) -> Json:
+async def _write_status(scene: Scene, action: d.WriteStatus, pod: Json, record: Record) -> Json | None:
     meta = pod["metadata"]
-    body = {"metadata": {"uid": meta["uid"]}, "status": action.fields}
+    body = {"metadata": {"uid": meta["uid"]}, "status": wire(action.fields)}
     if action.fields.get("phase") in d.TERMINAL:
         await faultpoints.reach("status.terminal", meta["uid"])
-    changed = await scene.kube.patch(paths.pod_status(meta["namespace"], meta["name"]), body)
     record.wrote, record.wrote_at = action.fields, scene.clock.time()
+    try:
+        changed = await scene.kube.patch(paths.pod_status(meta["namespace"], meta["name"]), body)
+    except (Conflict, NotFound, Unavailable):
+        record.wrote = None
+        raise
+    except KubeError as error:
+        _refused(scene, pod, record, error)
+        return None
     if action.message_only:
         record.message_at = record.wrote_at
+    record.refusals, record.answered = 0, changed.get("status")
     return changed
 
 
-async def _annotate(scene: Scene, pod: Json, annotations: dict[str, str]) -> Json:
-    """Write annotations with the status: a node may patch `pods/status` of its pods, and no pod itself."""
+def _refused(scene: Scene, pod: Json, record: Record, error: KubeError) -> None:
+    """The API server takes no such status: it is tried again later, with less in it, and nothing waits for it."""
+    pause = min(REFUSED_RETRY_MOST, REFUSED_RETRY * 2 ** min(record.refusals, 10))
+    record.refusals += 1
+    record.refused_until = scene.clock.time() + max(pause, error.retry_after or 0.0)
+    log.warning("pod.status_refused", pod_uid=pod["metadata"]["uid"], error=str(error), times=record.refusals)
+    text = f"the API server refuses the pod's status: {error}"
+    announce(scene, pod, record, "Warning", reasons.STATUS_REFUSED, text[:1000], "refused", every=HOLD_EVERY)
+
+
+async def _annotate(scene: Scene, pod: Json, record: Record, annotations: dict[str, str]) -> Json | None:
+    """Write annotations with the status: a node may patch `pods/status` of its pods, and no pod itself.
+
+    One that is refused is told once and left out: the status must not wait for it.
+    """
     meta = pod["metadata"]
     body = {"metadata": {"uid": meta["uid"], "annotations": annotations}}
-    return await scene.kube.patch(paths.pod_status(meta["namespace"], meta["name"]), body)
+    try:
+        return await scene.kube.patch(paths.pod_status(meta["namespace"], meta["name"]), body)
+    except (Conflict, NotFound, Unavailable):
+        raise
+    except KubeError as error:
+        text = f"the API server refuses the pod's annotations: {error}"
+        announce(scene, pod, record, "Warning", reasons.STATUS_REFUSED, text[:1000], "annotations")
+        return None
 
 
-async def _annotate_job(scene: Scene, action: d.Annotate, pod: Json, record: Record) -> Json:
+async def _annotate_job(scene: Scene, action: d.Annotate, pod: Json, ref: JobRef, record: Record) -> Json | None:
     uid = pod["metadata"]["uid"]
     written = {names.JOB_ID: action.job_id, names.CLUSTER: scene.cluster.name, names.SUBMITTED: uid}
-    changed = await _annotate(scene, pod, written)
+    written[names.BOUND_ACCOUNT] = ref.account
+    changed = await _annotate(scene, pod, record, written)
     record.annotated = True
     return changed
 
 
-async def _annotate_span(scene: Scene, action: d.AnnotateSpan, pod: Json, record: Record) -> Json:
-    changed = await _annotate(scene, pod, {names.NUMA_SPAN: action.text})
+async def _annotate_span(scene: Scene, action: d.AnnotateSpan, pod: Json, record: Record) -> Json | None:
+    changed = await _annotate(scene, pod, record, {names.NUMA_SPAN: action.text})
     record.span_written = True
     return changed
 
@@ -156,18 +188,23 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
         pause = TOO_LARGE_RETRY if isinstance(missing, TooLarge) else CONFIG_RETRY
         _hold(scene, pod, record, Waiting(reasons.CONFIG_ERROR, str(missing)), pause)
         return
-    except Fenced:
-        raise
+    except Forbidden as error:
+        record.attempts += 1
+        if record.attempts > 1:  # the first: the API server may not have heard yet that the pod is bound to this node
+            text = f"the API server does not let this node read what the pod refers to: {error.message}"
+            _hold(scene, pod, record, Waiting(reasons.CONFIG_ERROR, text[:1000]), _growing(record.attempts))
+        else:
+            record.retry_at = scene.clock.time() + 1.0
+        return
     except OutcomeUnknown as error:
         _hold(scene, pod, record, Waiting(reasons.PENDING_SUBMIT, str(error)), FAULT_RETRY)
         return
     except Backlog as error:
         _hold(scene, pod, record, Waiting(reasons.PBS_BACKLOG, str(error)), BACKLOG_RETRY)
         return
-    except Retry as error:
+    except (Retry, Fenced) as error:
         record.attempts += 1
-        pause = min(FAULT_RETRY_MOST, FAULT_RETRY * 2 ** min(record.attempts, 6))
-        _hold(scene, pod, record, Waiting(reasons.CLUSTER_UNREACHABLE, str(error)), pause)
+        _hold(scene, pod, record, Waiting(reasons.CLUSTER_UNREACHABLE, str(error)), _growing(record.attempts))
         return
     except Permanent as error:
         text = f"{error} ({record.over})" if record.over else str(error)
@@ -192,16 +229,31 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
     log.info("pod.submitted", pod_uid=ref.uid, job_id=job_id, cluster=scene.cluster.name)
 
 
+def _growing(attempts: int) -> float:
+    return float(min(FAULT_RETRY_MOST, FAULT_RETRY * 2 ** min(attempts, 6)))
+
+
 def _hold(scene: Scene, pod: Json, record: Record, waiting: Waiting, pause: float) -> None:
     record.hold = waiting
     record.retry_at = scene.clock.time() + pause
     log.info(
         "pod.submit_later", pod_uid=pod["metadata"]["uid"], reason=waiting.reason, text=waiting.message, pause=pause
     )
-    key = f"hold:{waiting.reason}:{waiting.message}"
-    if key not in record.announced:
-        record.announced.add(key)
-        scene.events.event(pod, "Warning", waiting.reason, waiting.message)
+    announce(scene, pod, record, "Warning", waiting.reason, waiting.message, f"hold:{waiting.reason}", every=HOLD_EVERY)
+
+
+def announce(
+    scene: Scene, pod: Json, record: Record, kind: str, reason: str, message: str, once: str, *, every: float = 0.0
+) -> None:
+    """Write an Event, if none with the key `once` was written before, or not for `every` seconds (0: never again)."""
+    now, last = scene.clock.time(), record.announced.get(once)
+    if last is not None and (not every or now < last + every):
+        return
+    record.announced.pop(once, None)
+    while len(record.announced) >= MOST_ANNOUNCED:
+        del record.announced[next(iter(record.announced))]
+    record.announced[once] = now
+    scene.events.event(pod, kind, reason, message)
 
 
 async def _refresh(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:
@@ -213,10 +265,11 @@ async def _refresh(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Rec
         if digest != record.written:
             await scene.link.write(ref, (), volumes)
             record.written = digest
-    except Fenced:
-        raise
-    except (Retry, OutcomeUnknown):
+    except (Retry, Fenced, OutcomeUnknown):
         return
+    except Forbidden as error:
+        text = f"what the pod's volumes are made of can no longer be read, they stay as they are: {error.message}"
+        announce(scene, pod, record, "Warning", reasons.CONFIG_ERROR, text[:1000], "refresh", every=HOLD_EVERY)
     except TooLarge as error:  # what the pod has stays as it is
         log.warning("pod.refresh_refused", pod_uid=ref.uid, error=str(error))
     except Permanent as error:
@@ -239,11 +292,9 @@ async def cancel(scene: Scene, ref: JobRef, record: Record, *, grace: int, force
     await faultpoints.reach("cancel.before", ref.uid)
     try:
         await scene.link.cancel(ref, grace, force=force)
-    except Fenced:
-        raise
-    except (Retry, OutcomeUnknown) as error:
+    except (Retry, Fenced, OutcomeUnknown) as error:
         log.info("pod.cancel_later", pod_uid=ref.uid, error=str(error))
-        if not isinstance(error, Unreachable | OutcomeUnknown):
+        if not isinstance(error, Unreachable | Fenced | OutcomeUnknown):
             record.cancel_failed_at = record.cancel_failed_at or scene.clock.time()
         return
     except Permanent as error:

@@ -27,8 +27,22 @@ def _names(names: list[str]) -> str:
 
 def gates_open(pod: Json) -> list[str]:
     """Readiness gates that others have not set to True, in spec order."""
-    held = {c["type"] for c in pod.get("status", {}).get("conditions", []) if c.get("status") == "True"}
-    return [g["conditionType"] for g in pod["spec"].get("readinessGates", []) if g["conditionType"] not in held]
+    return [
+        g["conditionType"] for g in pod["spec"].get("readinessGates", []) if _gate(pod, g["conditionType"]) != "True"
+    ]
+
+
+def _gate(pod: Json, kind: str) -> str | None:
+    held = (c.get("status") for c in pod.get("status", {}).get("conditions", []) if c["type"] == kind)
+    return next(held, None)
+
+
+def _gate_text(pod: Json, kind: str) -> str:
+    """A kubelet's own words."""
+    value = _gate(pod, kind)
+    if value is None:
+        return f'corresponding condition of pod readiness gate "{kind}" does not exist.'
+    return f'the status of pod readiness gate "{kind}" is not "True", but {value}'
 
 
 def own_conditions(
@@ -55,7 +69,7 @@ def own_conditions(
     containers_ready = condition("ContainersReady", not not_ready, not_ready, why)
     ready = condition("Ready", not not_ready, not_ready, why)
     if not not_ready and (gates := gates_open(pod)):
-        texts = "; ".join(f'corresponding condition of pod readiness gate "{g}" does not exist.' for g in gates)
+        texts = ", ".join(_gate_text(pod, gate) for gate in gates)
         ready = condition("Ready", False, "ReadinessGatesNotReady", texts)
     return [
         condition("PodReadyToStartContainers", network),

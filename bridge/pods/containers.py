@@ -20,8 +20,13 @@ class Waiting:
     message: str = ""
 
 
-def _number(value: object, default: int = 0) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
+_MOST = {"exit_code": 255, "signal": 64, "run": 2**31 - 1, "restart_count": 2**31 - 1}  # the API's are of 32 bits
+
+
+def _number(seen: Json, key: str, default: int = 0) -> int:
+    """A number of podrun's, within what it can be."""
+    value = seen.get(key)
+    return max(0, min(value, _MOST[key])) if isinstance(value, int) and not isinstance(value, bool) else default
 
 
 def _time(value: object, fallback: float) -> str:
@@ -35,7 +40,7 @@ def _text(value: object, limit: int = _MESSAGE_LIMIT) -> str:
 
 def terminated(seen: Json, container_id: str, fallback: float) -> Json:
     """The `terminated` state of one run; exit codes are kept within 0…255 as the API shows them."""
-    code = _number(seen.get("exit_code"), 137)
+    code = _number(seen, "exit_code", 137)
     state: Json = {
         "exitCode": code,
         "reason": _text(seen.get("reason"), 128) or ("Completed" if code == 0 else "Error"),
@@ -45,7 +50,7 @@ def terminated(seen: Json, container_id: str, fallback: float) -> Json:
     }
     if message := _text(seen.get("message")):
         state["message"] = message
-    if signal := _number(seen.get("signal")):
+    if signal := _number(seen, "signal"):
         state["signal"] = signal
     return state
 
@@ -70,8 +75,10 @@ def never_ran(status: Json, now: float) -> Json:
     return status | {"state": {"terminated": last}, "lastState": {}}
 
 
-def container_status(spec: Json, seen: Json | None, waiting: Waiting, *, job: str, ended: bool, now: float) -> Json:
-    """Status of one container.
+def container_status(
+    spec: Json, seen: Json | None, waiting: Waiting, *, job: str, ended: bool, now: float, init: bool = False
+) -> Json:
+    """Status of one container. An init container is ready once it has ended with 0, as a kubelet tells it.
 
     `seen` is its entry in status.json; `waiting` applies while it has none; `ended`: the job is gone, so that a
     container last seen running is lost.
@@ -80,21 +87,23 @@ def container_status(spec: Json, seen: Json | None, waiting: Waiting, *, job: st
     status: Json = {"name": name, "image": image, "imageID": "", "ready": False, "started": False, "restartCount": 0}
     if not isinstance(seen, dict):
         return status | {"state": {"waiting": _waiting(waiting)}, "lastState": {}}
-    run = _number(seen.get("run"))
+    run = _number(seen, "run")
     container_id = f"pbs://{job}/{name}/{run}"
-    status |= {"restartCount": max(0, _number(seen.get("restart_count"))), "lastState": {}}
+    status |= {"restartCount": _number(seen, "restart_count"), "lastState": {}}
     last = seen.get("last")
     if isinstance(last, dict):
-        last_id = f"pbs://{job}/{name}/{_number(last.get('run'))}"
+        last_id = f"pbs://{job}/{name}/{_number(last, 'run')}"
         status["lastState"] = {"terminated": terminated(last, last_id, now)}
+        status |= {"containerID": last_id, "imageID": f"pbs://{image}"}
     state = seen.get("state")
     if state == "terminated":
         status["state"] = {"terminated": terminated(seen, container_id, now)}
+        status["ready"] = init and status["state"]["terminated"]["exitCode"] == 0
     elif state == "running" and ended:
         status["state"] = {"terminated": lost(container_id, now)}
     elif state == "running":
         status["state"] = {"running": {"startedAt": _time(seen.get("started_at"), now)}}
-        status |= {"ready": True, "started": True}
+        status |= {"ready": not init, "started": True}
     else:
         own = Waiting(_text(seen.get("reason"), 128), _text(seen.get("message"))) if seen.get("reason") else waiting
         return status | {"state": {"waiting": _waiting(own)}}
@@ -112,7 +121,10 @@ def keep_monotonic(new: Json, old: Json | None) -> Json:
     """Never let a restart count go down, nor a terminated state of the same run go back, against what was written."""
     if old is None:
         return new
-    count = max(new["restartCount"], _number(old.get("restartCount")))
+    same = new.get("containerID") == old.get("containerID") and new["restartCount"] <= old.get("restartCount", 0)
+    if same and "terminated" in old.get("state", {}) and "running" in new["state"]:
+        new = new | {key: old[key] for key in ("state", "ready", "started") if key in old}
+    count = max(new["restartCount"], old.get("restartCount") or 0)
     if count == new["restartCount"]:
         return new
     kept: dict[str, Any] = new | {"restartCount": count}

@@ -15,11 +15,13 @@ from bridge.pods.admission import scheduled
 from bridge.pods.containers import Waiting
 from bridge.pods.outcome import Outcome, Stage
 from bridge.pods.record import Failure, Situation
-from bridge.pods.status import differs, status
+from bridge.pods.status import differs, reduced, status
 from pbs_adapter.models import Json, Seen
 
 FORCE_AFTER = 15.0  # seconds after the grace period until qdel
 FORCE_EVERY = 30.0
+LEAST_GRACE = 2  # a kubelet never gives less
+ENOUGH_REFUSALS = 2  # of a status, whole and reduced, after which a pod that is to go goes without it
 RESEND_AFTER = 10.0  # seconds until a status that somebody else changed is sent again
 FIRST_LOOK = 5.0  # seconds after a submission in which PBS has told why the job waits; the helper asks after two
 MESSAGE_EVERY = 300.0  # seconds between status writes that change a message only
@@ -79,12 +81,13 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """An Event on the pod; `once` is a key that is announced a single time."""
+    """An Event on the pod; `once` is a key that is announced a single time, or every so many seconds."""
 
     kind: str
     reason: str
     message: str
     once: str
+    every: float = 0.0
 
 
 Action = WriteStatus | Submit | Annotate | AnnotateSpan | Refresh | Cancel | Delete | Announce
@@ -150,11 +153,13 @@ def _stop(s: Situation) -> Decision:
     stage = s.result.stage
     if stage is Stage.ENDED or (stage is Stage.NONE and s.sure):
         result = s.result if stage is Stage.ENDED else Outcome(Stage.ENDED)
-        fields = status(s, result=result)
-        if differs(fields, s.pod.get("status", {})):
-            return Decision((WriteStatus(fields),), s.now + RESEND_AFTER)
+        told = _write(s, status(s, result=result))
+        if told.actions and s.record.refusals < ENOUGH_REFUSALS:
+            return Decision(told.actions, s.now + RESEND_AFTER)
+        if s.now < s.record.refused_until and s.record.refusals < ENOUGH_REFUSALS:
+            return Decision(wake_at=s.record.refused_until)
         return Decision((Delete(),), s.now + RESEND_AFTER)
-    grace = int(s.pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+    grace = max(LEAST_GRACE, int(s.pod["metadata"].get("deletionGracePeriodSeconds") or 0))
     force_at = (parse_rfc3339(s.pod["metadata"]["deletionTimestamp"]) or s.now) + FORCE_AFTER
     actions: list[Action] = []
     failed_at = s.record.cancel_failed_at if s.record.cancel_grace is None else 0.0
@@ -166,7 +171,7 @@ def _stop(s: Situation) -> Decision:
     elif s.reachable and s.now >= force_at and s.now - s.record.forced_at >= FORCE_EVERY:
         actions.append(Cancel(0, force=True))
     shown = _show(s, None)
-    return Decision((*shown.actions, *actions), max(force_at, s.now + 1.0) if s.now < force_at else s.now + FORCE_EVERY)
+    return Decision((*actions, *shown.actions), max(force_at, s.now + 1.0) if s.now < force_at else s.now + FORCE_EVERY)
 
 
 def _refuse(s: Situation, failure: Failure) -> Decision:
@@ -211,7 +216,7 @@ def _too_big(s: Situation, misfit: str) -> Decision:
     due = (s.record.misfit_since or s.now) + s.patience
     if s.now >= due and not replaced_at_once(s.pod):
         return _fail(s, Failure(reasons.UNSATISFIABLE, misfit))
-    event = Announce("Warning", reasons.UNSATISFIABLE, misfit, f"misfit:{misfit}")
+    event = Announce("Warning", reasons.UNSATISFIABLE, misfit, "misfit", MESSAGE_EVERY)
     shown = _show(s, Waiting(reasons.UNSATISFIABLE, misfit))
     return Decision((event, *shown.actions), min(shown.wake_at or due, due) if due > s.now else shown.wake_at)
 
@@ -227,10 +232,10 @@ def _follow(s: Situation) -> Decision:
         return _fail(s, Failure(reasons.PBS_HELD, text, disruption=True))
     actions: list[Action] = []
     if result.stage is Stage.HELD:
-        actions.append(Announce("Warning", reasons.PBS_HELD, result.message, f"held:{result.message}"))
+        actions.append(Announce("Warning", reasons.PBS_HELD, result.message, "held", MESSAGE_EVERY))
     elif s.seen is not None and s.seen.pbs.comment and result.message == s.seen.pbs.comment:
         kind = "Normal" if result.stage is Stage.QUEUED else "Warning"
-        actions.append(Announce(kind, reasons.WAITING, result.message, f"waiting:{result.message}"))
+        actions.append(Announce(kind, reasons.WAITING, result.message, "waiting", MESSAGE_EVERY))
     if s.numa and not s.record.span_written and names.NUMA_SPAN not in s.pod["metadata"].get("annotations", {}):
         actions.append(AnnotateSpan(s.numa))
     if result.stage is Stage.ENDED and result.reason:
@@ -266,15 +271,25 @@ def _show(s: Situation, hold: Waiting | None) -> Decision:
     if s.seen is None and s.has_run and not s.sure:
         return Decision()
     if s.seen is not None and s.seen.status is None and s.has_started and s.result.stage is not Stage.ENDED:
-        return Decision()
+        if not s.seen.status_problem:
+            return Decision()
+        text = f"what podrun tells of the pod cannot be read, its status stays as it was: {s.seen.status_problem}"
+        return Decision((Announce("Warning", reasons.STATUS_UNREADABLE, text[:1000], "unreadable", MESSAGE_EVERY),))
     return _write(s, status(s, hold=hold))
 
 
 def _write(s: Situation, fields: Json) -> Decision:
     """Write `fields` when the API server lacks them; message-only changes at most every five minutes."""
-    if not differs(fields, s.pod.get("status", {})):
+    if s.now < s.record.refused_until:
+        return Decision(wake_at=s.record.refused_until)
+    if s.record.refusals:
+        fields = reduced(fields)
+    current = s.pod.get("status", {})
+    if not differs(fields, current):
         return Decision()
     sent = s.record.wrote
+    if sent == fields and s.record.answered is not None and s.record.answered == current:
+        return Decision()  # the API server keeps no more of it than this: an older one drops what it does not know
     if sent is not None and _essence(sent) == _essence(fields):
         if sent != fields and _text(sent) != _text(fields):
             if s.now - s.record.message_at < MESSAGE_EVERY:

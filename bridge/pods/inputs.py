@@ -17,6 +17,7 @@ from bridge.plan.model import Allowance, InputRef, Json, token_request
 
 KEEP = 5.0  # seconds that a fetched ConfigMap or Secret, or its absence, is believed
 REFRESH_EVERY = 60.0  # seconds between looks at ConfigMaps and Secrets of submitted pods
+OLDEST_TOKEN = 86400.0  # seconds, whatever its life: as a kubelet
 TOKEN_LIFE = 0.8  # share of a token's life after which it is replaced
 _MOST_KEPT = 1000
 MOST_READ = 6 << 20  # bytes of all objects of one pod, as the API server writes them
@@ -103,7 +104,8 @@ class InputSource:
         except (NotFound, Invalid):
             return None
         expires = parse_rfc3339(answer.get("status", {}).get("expirationTimestamp")) or now + ref.expiration
-        self._tokens[key] = _Kept(answer, now + TOKEN_LIFE * min(expires - now, float(ref.expiration or 3600)))
+        lasts = TOKEN_LIFE * min(expires - now, float(ref.expiration or 3600))
+        self._tokens[key] = _Kept(answer, now + min(lasts, OLDEST_TOKEN))
         return answer
 
 

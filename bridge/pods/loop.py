@@ -1,8 +1,9 @@
 """The loop that keeps the pods of one virtual node true: gathers what is known, decides, acts.
 
-Watch events, reports of the cluster and timers only wake a pod; each pod is worked on by one task at a time. Pods
-whose object is gone while their job may live are stopped here at once; those that vanished while no agent ran are left
-to the sweep.
+Watch events, reports of the cluster and timers only wake a pod; each pod is worked on by one task at a time, and what
+goes wrong with one is shown on that pod and tried again after growing pauses. Submissions, which wait for PBS, have
+workers of their own: nothing else ever waits for a qsub. Pods whose object is gone while their job may live are ended
+here (`orphans`); those that vanished while no agent ran are left to the sweep.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ import structlog
 
 from bridge.api import reasons
 from bridge.kube import paths
+from bridge.kube.clock import BackOff, wait
 from bridge.kube.compact import compact
-from bridge.kube.errors import Conflict, KubeError, NotFound
+from bridge.kube.errors import Conflict, KubeError, NotFound, Unavailable
 from bridge.kube.reflector import Reflector
 from bridge.plan.fit import Fits
 from bridge.plan.model import Json, Plan
 from bridge.plan.plan import plan as make_plan
 from bridge.pods import act as a
 from bridge.pods.admission import admit, requests
+from bridge.pods.binding import annotated_account, bound_account
 from bridge.pods.decide import TERMINAL, Annotate, Decision, Submit, WriteStatus, decide, is_daemon
 from bridge.pods.numa import NumaSpans
+from bridge.pods.orphans import Orphans, may_live
 from bridge.pods.outcome import Stage, outcome
-from bridge.pods.record import Failure, Record, Situation
+from bridge.pods.record import Failure, Record, Situation, was_submitted
 from bridge.pods.status import waits_unsatisfiable
 from pbs_adapter.models import Census, JobRef, Observation
 
@@ -35,7 +39,11 @@ log = structlog.get_logger(__name__)
 
 WORKERS = 24
 BURST = 6  # submissions at the same time from which on the rest of the work can wait
+SUBMITTERS = 24  # submissions at the same time; the helper runs eight
+SHOWN_AFTER = 10.0  # seconds that a pod waits for its turn to be submitted before its status tells of it
 ERROR_PAUSE = 2.0
+ERROR_PAUSE_MOST = 300.0
+SETTLE = 60.0  # seconds after the start in which a pod of before waits until every account has told what it has
 SIZE_PATIENCE = 30.0  # seconds after the start in which nothing is submitted before the cluster's size is known
 CHANGING = (WriteStatus, Annotate, Submit)  # after these the next decision may be another one at once
 
@@ -45,8 +53,10 @@ class ObservedLink(a.Link, Protocol):
 
     @property
     def census(self) -> Census | None: ...
-    def seen(self, uid: str) -> Observation | None: ...
+    def seen(self, account: str, uid: str) -> Observation | None: ...
+    def holders(self, uid: str) -> tuple[str, ...]: ...
     def complete(self, account: str) -> bool: ...
+    def all_complete(self) -> bool: ...
     def trouble(self, account: str) -> str: ...
     def account_for(self, namespace: str) -> str | None: ...
 
@@ -72,17 +82,24 @@ class PodLoop:
         self._fits = Fits(scene.cluster.numa.hosts)
         self._numa = NumaSpans(scene.cluster, scene.observe_numa)
         self._began = scene.clock.time()
-        self._dying: dict[str, JobRef] = {}  # object gone, job perhaps not
+        self._planned: dict[str, int] = {}  # the generation that a plan was made of
+        self._orphans = Orphans()
+        self._older: set[str] = set()  # bound before this process began to look: perhaps submitted by another
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._queued: set[str] = set()
+        self._submissions: asyncio.Queue[str] = asyncio.Queue()
+        self._to_submit: dict[str, float] = {}  # since when each waits for its turn
         self._busy: set[str] = set()
+        self._pauses: dict[str, BackOff] = {}
+        self._paused: dict[str, float] = {}  # until when; a change of the pod ends the pause
         self._submitting = 0
         self._timers: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}  # each pod's earliest timer
         self._timer_wake = asyncio.Event()
         self.pods = Reflector(
-            scene.kube, paths.pods(), field_selector=f"spec.nodeName={node}", prune=prune, on_change=self._changed
-        )
+            scene.kube, paths.pods(), field_selector=f"spec.nodeName={node}", prune=prune, on_change=self._changed,
+            clock=scene.clock,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<PodLoop pods={len(self.pods.items)} queued={len(self._queued)} busy={len(self._busy)}>"
@@ -93,18 +110,20 @@ class PodLoop:
             tasks.create_task(self.pods.run(), name="pods.watch")
             tasks.create_task(self._tick(), name="pods.timers")
             for number in range(WORKERS):
-                tasks.create_task(self._work(), name=f"pods.worker{number}")
+                tasks.create_task(self._work(self._queue, submitting=False), name=f"pods.worker{number}")
+            for number in range(SUBMITTERS):
+                tasks.create_task(self._work(self._submissions, submitting=True), name=f"pods.submitter{number}")
 
     def wake(self, uids: Iterable[str]) -> None:
         """Look at these pods soon."""
         for uid in uids:
-            if uid not in self._queued and (uid in self.pods.items or uid in self._dying):
+            if uid not in self._queued and (uid in self.pods.items or uid in self._orphans):
                 self._queued.add(uid)
                 self._queue.put_nowait(uid)
 
     def wake_all(self) -> None:
         """Look at every pod: the cluster's reachability changed."""
-        self.wake(list(self.pods.items) + list(self._dying))
+        self.wake(list(self.pods.items) + self._orphans.uids())
 
     @property
     def in_burst(self) -> bool:
@@ -112,24 +131,45 @@ class PodLoop:
         return self._submitting >= BURST
 
     def known_uids(self) -> set[str] | None:
-        """UIDs whose pod exists; None before the first list."""
-        return set(self.pods.items) | set(self._dying) if self.pods.synced.is_set() else None
+        """UIDs whose pod exists or is being ended here; None before the first list."""
+        now = self._scene.clock.time()
+        return set(self.pods.items) | self._orphans.owned(now) if self.pods.synced.is_set() else None
+
+    def owner_of(self, uid: str) -> str | None:
+        """The account that the pod's job belongs to; None while nothing binds it to one."""
+        record = self._records.get(uid)
+        if record is not None and record.account:
+            return record.account
+        pod = self.pods.items.get(uid)
+        return self._orphans.account(uid) if pod is None else annotated_account(pod)
+
+    def account_of(self, pod: Json) -> str | None:
+        """The account that has the pod's job, or that serves its namespace where there is none yet."""
+        meta = pod["metadata"]
+        serving = self._link.account_for(meta["namespace"])
+        return self.owner_of(meta["uid"]) or bound_account(pod, self._link.holders(meta["uid"]), serving)
 
     def _changed(self, kind: str, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
         if kind == "DELETED":
             self._gone(pod)
+        elif kind == "ADDED" and not self.pods.synced.is_set():
+            self._older.add(uid)
+        self._paused.pop(uid, None)
         self.wake([uid])
 
     def _gone(self, pod: Json) -> None:
-        uid = pod["metadata"]["uid"]
-        self._records.pop(uid, None)
-        self._plans.pop(uid, None)
-        self._requests.pop(uid, None)
+        uid, account = pod["metadata"]["uid"], self.account_of(pod)
+        self._to_submit.pop(uid, None)
+        for known in (self._records, self._plans, self._planned, self._requests, self._pauses, self._paused):
+            known.pop(uid, None)
+        self._older.discard(uid)
         self._scene.inputs.forget(uid)
-        account = self._link.account_for(pod["metadata"]["namespace"])
-        if account is not None and (uid in self._busy or outcome(self._link.seen(uid)).stage not in _DONE):
-            self._dying[uid] = JobRef(account, uid)
+        if account is not None and (uid in self._busy or self._may_live(account, uid)):
+            self._orphans.add(JobRef(account, uid), pod, self._scene.clock.time())
+
+    def _may_live(self, account: str, uid: str) -> bool:
+        return may_live(self._link.seen(account, uid), sure=self._link.complete(account))
 
     async def _tick(self) -> None:
         """Move due timers to the queue."""
@@ -141,12 +181,7 @@ class PodLoop:
                     del self._due[uid]
                     self.wake([uid])
             pause = min(max(self._timers[0][0] - now, 0.01), 30.0) if self._timers else 30.0
-            self._timer_wake.clear()
-            try:
-                async with asyncio.timeout(pause):
-                    await self._timer_wake.wait()
-            except TimeoutError:
-                pass
+            await wait(self._scene.clock, self._timer_wake, pause)
 
     def _later(self, uid: str, when: float) -> None:
         if self._due.get(uid, when + 1) <= when:
@@ -157,52 +192,110 @@ class PodLoop:
         if first:
             self._timer_wake.set()
 
-    async def _work(self) -> None:
+    async def _work(self, queue: asyncio.Queue[str], *, submitting: bool) -> None:
         while True:
-            uid = await self._queue.get()
-            self._queued.discard(uid)
-            if uid in self._busy:
-                self._later(uid, self._scene.clock.time() + 0.05)
+            uid = await queue.get()
+            if not submitting:
+                self._queued.discard(uid)
+            elif self._to_submit.pop(uid, None) is None:
+                continue  # deleted before its turn came
+            now = self._scene.clock.time()
+            if uid in self._busy or now < self._paused.get(uid, 0.0):
+                self._later(uid, max(now + 0.05, self._paused.get(uid, 0.0)))
                 continue
             self._busy.add(uid)
             try:
-                await self._handle(uid)
+                await self._handle(uid, may_submit=submitting)
+                self._pauses.pop(uid, None)
+                self._paused.pop(uid, None)
             except KubeError as error:
-                log.warning("pod.api_error", pod_uid=uid, error=str(error))
-                self._later(uid, self._scene.clock.time() + ERROR_PAUSE)
+                self._troubled(uid, f"the API server refuses what the agent asks for this pod: {error}", error)
+            except Exception as error:
+                log.exception("pod.failed_to_handle", pod_uid=uid)
+                self._troubled(uid, f"the agent failed on this pod: {type(error).__name__}: {error}", None)
             finally:
                 self._busy.discard(uid)
 
-    async def _handle(self, uid: str) -> None:
+    def _troubled(self, uid: str, text: str, error: KubeError | None) -> None:
+        """Try this pod again after a pause that grows, and show why, unless it may pass by itself."""
+        pause = self._pauses.setdefault(uid, BackOff(ERROR_PAUSE, ERROR_PAUSE_MOST))
+        at = pause.pause(error.retry_after if error is not None else None)
+        log.warning("pod.troubled", pod_uid=uid, error=text, pause=round(at, 1))
+        pod = self.pods.items.get(uid)
+        if pod is not None and not isinstance(error, Unavailable):
+            record = self._records.setdefault(uid, Record())
+            a.announce(self._scene, pod, record, "Warning", reasons.AGENT_ERROR, text[:1000], "troubled", every=300.0)
+        self._paused[uid] = self._scene.clock.time() + at
+        self._later(uid, self._paused[uid])
+
+    async def _handle(self, uid: str, *, may_submit: bool) -> None:
         if not self._allowed():
             self._later(uid, self._scene.clock.time() + 1.0)
             return
         pod = self.pods.items.get(uid)
         if pod is None:
-            await self._finish_dying(uid)
+            await self._end_orphan(uid)
             return
         record = self._records.setdefault(uid, Record())
-        plan = self._plan(pod)
-        account = self._link.account_for(plan.namespace)
-        if account is None and record.failure is None:
-            text = f"no account of cluster {self._scene.cluster.name} serves namespace {plan.namespace}"
-            record.failure = Failure(reasons.ACCOUNT_MISSING, text)
+        account = self._bind(pod, record)
+        plan = self._plan(pod, record)
+        if account is not None and all(account != each.name for each in self._scene.cluster.accounts):
+            text = f"the pod's job belongs to account {account}, which the settings have no more: it goes on, unseen"
+            a.announce(self._scene, pod, record, "Warning", reasons.ACCOUNT_MISSING, text, "account", every=300.0)
         ref = JobRef(account or "", uid)
-        self._judge(pod, plan, record)
+        self._judge(pod, plan, record, ref)
         decision = decide(self._situation(pod, plan, record, ref))
-        await self._perform(decision, pod, plan, ref, record)
+        await self._perform(self._in_turn(uid, decision, may_submit=may_submit), pod, plan, ref, record)
 
-    def _plan(self, pod: Json) -> Plan:
+    def _in_turn(self, uid: str, decision: Decision, *, may_submit: bool) -> Decision:
+        """The decision without its submission, which waits for its turn; what it would show, once that takes long."""
+        submit = next((action for action in decision.actions if isinstance(action, Submit)), None)
+        if submit is None:
+            self._to_submit.pop(uid, None)
+        if submit is None or may_submit:
+            return decision
+        now = self._scene.clock.time()
+        if uid not in self._to_submit:
+            self._to_submit[uid] = now
+            self._submissions.put_nowait(uid)
+        rest = tuple(action for action in decision.actions if action is not submit)
+        shown_at = self._to_submit[uid] + SHOWN_AFTER
+        if submit.shown is not None and now >= shown_at:
+            return Decision((*rest, WriteStatus(submit.shown)), decision.wake_at)
+        return Decision(rest, shown_at if submit.shown is not None else decision.wake_at)
+
+    def _bind(self, pod: Json, record: Record) -> str | None:
+        """The account of the pod's job, for good once there is one."""
+        if record.account:
+            return record.account
         uid = pod["metadata"]["uid"]
-        if uid not in self._plans:
+        account = self.account_of(pod)
+        if account is not None and self._link.seen(account, uid) is not None:
+            record.account = account
+        return account
+
+    def _plan(self, pod: Json, record: Record) -> Plan:
+        """The plan: of the pod as it is until it is submitted, then the one that it was submitted with."""
+        uid, generation = pod["metadata"]["uid"], int(pod["metadata"].get("generation") or 0)
+        seen = self._link.seen(record.account, uid)
+        taken = was_submitted(pod) or outcome(seen).stage not in (Stage.NONE, Stage.SUBMITTING)
+        stale = self._planned.get(uid) != generation and not taken
+        if uid not in self._plans or stale:
             self._plans[uid] = make_plan(pod, self._scene.cluster)
+            self._planned[uid] = generation
+            self._requests.pop(uid, None)
         return self._plans[uid]
 
-    def _judge(self, pod: Json, plan: Plan, record: Record) -> None:
-        """Refuse what can never run, before anything is submitted."""
+    def _judge(self, pod: Json, plan: Plan, record: Record, ref: JobRef) -> None:
+        """Refuse what can never run, before anything is submitted; what was submitted is never judged again."""
+        uid = plan.uid
         if record.failure is not None or is_daemon(pod) or pod.get("status", {}).get("phase") in TERMINAL:
             return
-        if self._link.seen(plan.uid) is not None:
+        if record.account or was_submitted(pod) or not (uid not in self._older or self._sure(ref)):
+            return
+        if not ref.account:
+            text = f"no account of cluster {self._scene.cluster.name} serves namespace {plan.namespace}"
+            record.failure = Failure(reasons.ACCOUNT_MISSING, text)
             return
         allocatable = self._scene.facts().allocatable
         others = (p for u, p in self.pods.items.items() if u != plan.uid and p.get("status", {}).get("startTime"))
@@ -215,7 +308,7 @@ class PodLoop:
     def _misfit(self, pod: Json, plan: Plan, record: Record) -> str | None:
         """What of the pod no host is large enough for; None: not known yet. Notes in the record since when."""
         census, now = self._link.census, self._scene.clock.time()
-        if self._link.seen(plan.uid) is not None or pod.get("status", {}).get("phase") in TERMINAL:
+        if record.account or pod.get("status", {}).get("phase") in TERMINAL:
             return ""  # PBS has the job: it waits there
         if census is None:
             self._later(plan.uid, max(self._began + SIZE_PATIENCE, now + ERROR_PAUSE))
@@ -235,15 +328,27 @@ class PodLoop:
             self._requests[uid] = requests(pod)
         return self._requests[uid]
 
+    def _sure(self, ref: JobRef) -> bool:
+        """Whether nothing of the pod is anywhere, when nothing is seen.
+
+        One that was bound before this process began may have been submitted under an account that served its namespace
+        then: all accounts are heard first, but one that cannot be reached holds the others' pods up for a minute only.
+        """
+        if ref.account and not self._link.complete(ref.account):
+            return False
+        settled = self._scene.clock.time() >= self._began + SETTLE
+        return ref.uid not in self._older or settled or self._link.all_complete()
+
     def _situation(self, pod: Json, plan: Plan, record: Record, ref: JobRef) -> Situation:
         trouble = self._link.trouble(ref.account) if ref.account else ""
-        held = outcome(self._link.seen(ref.uid)).stage is Stage.HELD
+        seen = self._link.seen(ref.account, ref.uid)
+        held = outcome(seen).stage is Stage.HELD
         record.held_since = (record.held_since or self._scene.clock.time()) if held else 0.0
         return Situation(
             pod=pod,
             record=record,
-            seen=self._link.seen(ref.uid),
-            sure=not ref.account or self._link.complete(ref.account),
+            seen=seen,
+            sure=self._sure(ref),
             reachable=bool(ref.account) and not trouble,
             trouble=trouble,
             host_ip=self._scene.facts().host_ip,
@@ -251,7 +356,8 @@ class PodLoop:
             misfit=self._misfit(pod, plan, record),
             patience=self._scene.cluster.unsatisfiable_after,
             held_limit=self._scene.cluster.held_limit,
-            numa=self._numa.shown(pod, plan, self._link.census, self._link.seen(ref.uid), record),
+            pod_networks=self._scene.cluster.pod_networks,
+            numa=self._numa.shown(pod, plan, self._link.census, seen, record),
         )
 
     async def _perform(self, decision: Decision, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:
@@ -264,39 +370,25 @@ class PodLoop:
             try:
                 changed = await a.act(self._scene, action, pod, plan, ref, record)
             except (NotFound, Conflict):
-                return  # the object is gone or another has its name: the watch will tell
+                break  # the object is gone or another has its name: the watch will tell
             finally:
                 self._submitting -= submits
-            if changed is not None and uid in self.pods.items:
-                pod = self.pods.items[uid] = prune(changed)
+            if submits and self._link.seen(ref.account, uid) is not None:
+                record.account = ref.account
+            if changed is not None:
+                pod = self.pods.offer(changed)
         if decision.wake_at:
             self._later(uid, decision.wake_at)
         if any(isinstance(action, CHANGING) for action in decision.actions):
             self.wake([uid])
-        if uid not in self.pods.items:  # deleted meanwhile
-            self._gone_while_busy(ref)
+        if uid not in self.pods.items and ref.account and self._may_live(ref.account, uid):  # deleted meanwhile
+            self._orphans.add(ref, pod, self._scene.clock.time())
+            self.wake([uid])
 
-    def _gone_while_busy(self, ref: JobRef) -> None:
-        if ref.account and outcome(self._link.seen(ref.uid)).stage not in _DONE:
-            self._dying[ref.uid] = ref
-            self.wake([ref.uid])
-
-    async def _finish_dying(self, uid: str) -> None:
-        """The object is gone (force delete): end the job without grace."""
-        ref = self._dying.get(uid)
-        if ref is None:
+    async def _end_orphan(self, uid: str) -> None:
+        account = self._orphans.account(uid)
+        if account is None:
             return
-        if outcome(self._link.seen(uid)).stage in _DONE and self._link.complete(ref.account):
-            self._dying.pop(uid, None)
-            self._records.pop(uid, None)
-            return
-        record = self._records.setdefault(uid, Record())
-        now = self._scene.clock.time()
-        if record.cancel_grace is None:
-            await a.cancel(self._scene, ref, record, grace=0, force=False)
-        elif now - record.forced_at >= ERROR_PAUSE * 5:
-            await a.cancel(self._scene, ref, record, grace=0, force=True)
-        self._later(uid, now + ERROR_PAUSE)
-
-
-_DONE = (Stage.NONE, Stage.ENDED)
+        seen, sure = self._link.seen(account, uid), self._link.complete(account)
+        if look_at := await self._orphans.end(self._scene, uid, seen, sure=sure):
+            self._later(uid, look_at)

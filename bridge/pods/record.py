@@ -50,7 +50,13 @@ class Record:
     numa_expected: tuple[int, int] | None = None  # fewest and most domains expected when it was submitted
     span: Span | None = None  # the domains it has
     span_written: bool = False
-    announced: set[str] = field(default_factory=set)
+    announced: dict[str, float] = field(default_factory=dict)  # key of an Event to when it was last written
+    account: str = ""  # whose job it is, once there is one; empty: there is none yet
+    refusals: int = 0  # times in a row that the API server refused the status: the next one says less
+    refused_until: float = 0.0  # no status before
+    answered: Json | None = None  # the status as the API server made it of what was last sent
+    labelled: int = 0  # hash of the labels and annotations that downward API files were made of; 0: not known
+    limited: int | None = None  # the activeDeadlineSeconds that podrun was told
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Situation:
     reachable: the account's channel works; `trouble` says why not.
     misfit: what the pod asks and the most that any host has, where that is less; None: the cluster's size is not known
     yet. patience: seconds that such a pod waits for a larger host. held_limit: seconds that its job may be held in PBS.
-    numa: the annotation that tells its NUMA span; empty: it needs none (yet).
+    numa: the annotation that tells its NUMA span; empty: it needs none (yet). pod_networks: CIDRs that can be dialled.
     """
 
     pod: Json
@@ -76,6 +82,7 @@ class Situation:
     patience: float = 600.0
     held_limit: float = 86400.0
     numa: str = ""
+    pod_networks: tuple[str, ...] = ()
 
     @cached_property
     def result(self) -> Outcome:
@@ -100,8 +107,7 @@ class Situation:
     @property
     def has_run(self) -> bool:
         """Does the pod's own record in Kubernetes say that it was submitted or ran before?"""
-        meta = self.pod["metadata"]
-        return self.has_started or meta.get("annotations", {}).get(names.SUBMITTED) == meta["uid"]
+        return was_submitted(self.pod)
 
     @property
     def began(self) -> bool:
@@ -111,6 +117,17 @@ class Situation:
     @property
     def has_started(self) -> bool:
         """Does the status in Kubernetes say that a container started?"""
-        status = self.pod.get("status", {})
-        every = status.get("containerStatuses", []) + status.get("initContainerStatuses", [])
-        return any("running" in c.get("state", {}) or "terminated" in c.get("state", {}) for c in every)
+        return has_started(self.pod)
+
+
+def has_started(pod: Json) -> bool:
+    """Does the status in Kubernetes say that a container started?"""
+    status = pod.get("status", {})
+    every = status.get("containerStatuses", []) + status.get("initContainerStatuses", [])
+    return any(c.get(part, {}).keys() & {"running", "terminated"} for c in every for part in ("state", "lastState"))
+
+
+def was_submitted(pod: Json) -> bool:
+    """Does the pod's own record in Kubernetes say that it was submitted? Such a pod is never judged again."""
+    meta = pod["metadata"]
+    return has_started(pod) or (meta.get("annotations") or {}).get(names.SUBMITTED) == meta["uid"]

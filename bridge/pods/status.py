@@ -7,6 +7,7 @@ kubelet derives it (kubernetes/pkg/kubelet/status/generate.go).
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 
 from bridge.api import reasons
 from bridge.kube.clock import parse_rfc3339, rfc3339
@@ -32,7 +33,7 @@ def status(
     inits, apps = _containers(s, _waiting(result, hold, failure, ended), ended)
     initialized = all(c["state"].get("terminated", {}).get("exitCode") == 0 for c in inits)
     phase = "Failed" if failure is not None else _phase(apps, initialized, result)
-    started = any("waiting" not in c["state"] for c in inits + apps)
+    started = any("waiting" not in c["state"] or c["lastState"] for c in inits + apps)
     if phase == "Failed" and (initialized or not started):  # else the init container that failed says why
         inits, apps = ([never_ran(c, s.now) for c in each] for each in (inits, apps))
     refused = failure is not None and not s.began  # as a kubelet's: its containers never came to be
@@ -97,7 +98,9 @@ def _containers(s: Situation, waiting: Waiting, ended: bool) -> tuple[list[Json]
         before = {c["name"]: c for c in old.get(old_key, [])}
         return [
             keep_monotonic(
-                container_status(c, by_name.get(c["name"]), waiting, job=job, ended=ended, now=s.now),
+                container_status(
+                    c, by_name.get(c["name"]), waiting, job=job, ended=ended, now=s.now, init=key == "initContainers"
+                ),
                 before.get(c["name"]),
             )
             for c in spec.get(key, [])
@@ -111,26 +114,53 @@ def _containers(s: Situation, waiting: Waiting, ended: bool) -> tuple[list[Json]
 def _addresses(s: Situation, started: bool) -> Json:
     """startTime once; hostIP is the node's address; podIP the compute node's, since containers use its network."""
     old = s.pod.get("status", {})
-    fields: Json = {
-        "startTime": old.get("startTime") or rfc3339(s.now),
-        "hostIP": s.host_ip,
-        "hostIPs": [{"ip": s.host_ip}],
-    }
-    if old.get("podIP"):
-        return fields | {"podIP": old["podIP"], "podIPs": old.get("podIPs", [{"ip": old["podIP"]}])}
-    if started:
-        reported = s.seen.status.get("host_ip") if s.seen is not None and s.seen.status is not None else None
-        ip = reported if isinstance(reported, str) and _is_address(reported) else s.host_ip
-        fields |= {"podIP": ip, "podIPs": [{"ip": ip}]}
-    return fields
+    fields: Json = {"startTime": old.get("startTime") or rfc3339(s.now)}
+    if host := _address(s.host_ip):
+        fields |= {"hostIP": host, "hostIPs": [{"ip": host}]}
+    reported = s.seen.status.get("host_ip") if s.seen is not None and s.seen.status is not None else None
+    for ip in (_address(old.get("podIP")), _address(reported) if started else None):
+        if ip is not None and _routable(ip, s.pod_networks):
+            return fields | {"podIP": ip, "podIPs": [{"ip": ip}]}
+    return fields | ({"podIP": None, "podIPs": []} if old.get("podIP") else {})
 
 
-def _is_address(text: str) -> bool:
+def _address(text: object) -> str | None:
+    """The address in its canonical form, as the API server wants it; None for anything else (a name, a scope id)."""
     try:
-        ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text) if isinstance(text, str) else None
     except ValueError:
-        return False
-    return True
+        return None
+    return None if address is None or "%" in str(address) else str(address)
+
+
+def _routable(ip: str, networks: Iterable[str]) -> bool:
+    return any(ipaddress.ip_address(ip) in ipaddress.ip_network(network) for network in networks)
+
+
+def reduced(fields: Json) -> Json:
+    """The least that must be told of a pod where the API server refuses the rest: phase, why, container states."""
+    least: Json = {key: fields[key] for key in ("phase", "reason", "message", "observedGeneration") if key in fields}
+    for key in ("containerStatuses", "initContainerStatuses"):
+        if fields.get(key):
+            least[key] = [_least(container) for container in fields[key]]
+    return least
+
+
+def _least(container: Json) -> Json:
+    state = {
+        kind: {k: v for k, v in value.items() if k in ("reason", "exitCode", "startedAt", "finishedAt")}
+        for kind, value in container["state"].items()
+    }
+    kept = {key: container[key] for key in ("name", "image", "ready", "restartCount")}
+    return kept | {"imageID": "", "state": state}
+
+
+def wire(fields: Json) -> Json:
+    """The fields as a strategic merge patch: lists of addresses replace what is there, or an old one would stay."""
+    return {
+        key: [{"$patch": "replace"}, *value] if key in ("hostIPs", "podIPs") and value is not None else value
+        for key, value in fields.items()
+    }
 
 
 def differs(wanted: Json, current: Json) -> bool:
@@ -146,7 +176,7 @@ def differs(wanted: Json, current: Json) -> bool:
             have = {s["name"]: s for s in current.get(key, [])}
             if any(_lacks(s, have.get(s["name"], {})) for s in value):
                 return True
-        elif current.get(key) != value:
+        elif (current.get(key) or []) != (value or []):
             return True
     return False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from bridge.kube.reflector import Reflector
@@ -16,16 +16,16 @@ from pbs_adapter.models import JobRef, LogQuery
 class LogSource(Protocol):
     """What of a cluster's connection is used here."""
 
-    def account_for(self, namespace: str) -> str | None: ...
     def logs(self, ref: JobRef, query: LogQuery) -> AsyncIterator[bytes]: ...
 
 
 class NodePods:
     """The pods of one virtual node."""
 
-    def __init__(self, pods: Reflector, link: LogSource) -> None:
+    def __init__(self, pods: Reflector, link: LogSource, account_of: Callable[[Json], str | None]) -> None:
         self._pods = pods
         self._link = link
+        self._account_of = account_of
 
     def pod(self, namespace: str, name: str) -> Json | None:
         """The pod of this name, when it is bound to this node."""
@@ -44,7 +44,7 @@ class NodePods:
 
     def logs(self, pod: Json, query: LogQuery) -> AsyncIterator[bytes]:
         """The container's log; `Permanent` when no account serves the pod's namespace."""
-        account = self._link.account_for(pod["metadata"]["namespace"])
+        account = self._account_of(pod)
         if account is None:
             raise Permanent(f"no account serves namespace {pod['metadata']['namespace']}")
         return self._link.logs(JobRef(account, pod["metadata"]["uid"]), query)

@@ -361,7 +361,7 @@ class Router:
         return unheard and self._clock.monotonic() - self._started < SETTLE
 
     def _has_job(self, cluster: str, uid: str) -> bool:
-        seen = self._links[cluster].seen(uid)
+        seen = self._links[cluster].found(uid)
         return seen is not None and seen.job_id is not None
 
     def _locals(self) -> Locals:

@@ -52,7 +52,7 @@ class Memory:
     def follow(self, alive: Callable[[str, str], bool]) -> None:
         """Look at the jobs of routed pods. alive(uid, cluster): the pod waits for a node, or is on this cluster's."""
         for uid, (cluster, shape) in list(self._sent.items()):
-            seen = self._links[cluster].seen(uid)
+            seen = self._links[cluster].found(uid)
             if seen is not None and seen.job_id is not None:
                 if self._observe(uid, cluster, shape, seen, seen.job_id):
                     self._forget(uid)

@@ -79,7 +79,7 @@ async def test_changes_are_told_once() -> None:
         await s.clock.advance(1)
         assert s.changed == [{"u1", "u2"}, {"u3"}, {"u2"}]
         assert set(s.link.observations) == {"u1", "u3"}
-        assert s.link.seen("u3") == Observation("u3")
+        assert s.link.seen("rest", "u3") == Observation("u3")
 
 
 async def test_a_lost_channel_keeps_observations_and_says_why() -> None:
@@ -96,7 +96,7 @@ async def test_a_lost_channel_keeps_observations_and_says_why() -> None:
         )
         assert health.since == pytest.approx(since, abs=1)
         assert health.report_age == pytest.approx(5, abs=1)
-        assert s.link.seen("u1") is not None
+        assert s.link.seen("chem", "u1") is not None
         assert not s.link.complete("chem")
         assert b'channel_connected{account="chem",cluster="alpha"} 0.0' in s.metrics.text()
         s.pbs.connect()
@@ -151,11 +151,11 @@ async def test_a_submission_counts_as_seen_before_any_report() -> None:
         s.pbs.failure = LOST
         with pytest.raises(OutcomeUnknown):
             await s.link.submit(REQUEST)
-        seen = s.link.seen("u1")
+        seen = s.link.seen("chem", "u1")
         assert seen is not None
         assert seen.submitting
         assert await s.link.submit(REQUEST) == "2.alpha"
-        seen = s.link.seen("u1")
+        seen = s.link.seen("chem", "u1")
         assert seen is not None
         assert seen.job_id == "2.alpha"
 

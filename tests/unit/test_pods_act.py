@@ -136,9 +136,12 @@ async def test_what_pbs_refuses_fails_the_pod_with_its_words() -> None:
     assert (record.failure.reason, record.failure.message) == ("PBSRejected", "qsub: Unknown queue")
 
 
-async def test_a_former_leader_stops() -> None:
-    with pytest.raises(errors.Fenced):
-        await submit(Link(errors.Fenced("epoch 3")), Record())
+async def test_an_account_that_obeys_another_agent_ends_no_pod() -> None:
+    record = Record()
+    await submit(Link(errors.Fenced("epoch 3")), record)
+    assert record.failure is None
+    assert record.hold is not None
+    assert record.hold.reason == "ClusterUnreachable"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ async def test_a_former_leader_stops() -> None:
     [
         (
             Annotate("12.alpha"),
-            {"job-id": "12.alpha", "cluster": "alpha", "submitted": UID},
+            {"job-id": "12.alpha", "cluster": "alpha", "submitted": UID, "account": "default"},
         ),
         (AnnotateSpan("1 domain"), {"numa": "1 domain"}),
     ],

@@ -220,27 +220,66 @@ CASES: list[tuple[str, Situation, list[str]]] = [
     ("deleted before submission", situation(GONE), ["status Failed"]),
     ("deleted before submission, status written", situation(pod(phase="Failed", deleting=NOW)), ["delete"]),
     ("deleted, report not in", situation(GONE, sure=False, reachable=False), ["status Pending ContainerCreating"]),
-    ("deleted while queued", situation(GONE, seen("Q")), ["status Pending PBSQueued", "announce Killing", "cancel 30"]),
+    ("deleted while queued", situation(GONE, seen("Q")), ["announce Killing", "cancel 30", "status Pending PBSQueued"]),
     (
         "deleted while running",
         situation(GONE, seen("R", podrun())),
-        ["status Running", "announce Killing", "cancel 30"],
+        ["announce Killing", "cancel 30", "status Running"],
     ),
     (
         "cannot be asked, until lately",
         situation(pod(deleting=NOW - 60), seen("R", podrun()), record={"cancel_failed_at": NOW - 14}),
-        ["status Running", "announce Killing", "cancel 30"],
+        ["announce Killing", "cancel 30", "status Running"],
     ),
     (
         "cannot be asked",
         situation(pod(deleting=NOW - 60), seen("R", podrun()), record={"cancel_failed_at": NOW - 15}),
-        ["status Running", "cancel 0 force"],
+        ["cancel 0 force", "status Running"],
     ),
     ("cancel sent", situation(GONE, seen("R", podrun()), record={"cancel_grace": 30}), ["status Running"]),
     (
         "shorter grace asked",
         situation(pod(deleting=NOW + 5, grace=5), seen("R", podrun()), record={"cancel_grace": 30}),
-        ["status Running", "announce Killing", "cancel 5"],
+        ["announce Killing", "cancel 5", "status Running"],
+    ),
+    (
+        "no grace asked",
+        situation(pod(deleting=NOW, grace=0), seen("R", podrun())),
+        ["announce Killing", "cancel 2", "status Running"],
+    ),
+    (
+        "deleted, its status was refused once",
+        situation(pod(phase="Running", deleting=NOW), seen(status=ended()), record={"refusals": 1}),
+        ["status Succeeded"],
+    ),
+    (
+        "deleted, its status was refused once just now",
+        situation(
+            pod(phase="Running", deleting=NOW), seen(status=ended()), record={"refusals": 1, "refused_until": NOW + 9}
+        ),
+        [],
+    ),
+    (
+        "deleted, no status of it is taken",
+        situation(pod(phase="Running", deleting=NOW), seen(status=ended()), record={"refusals": 2}),
+        ["delete"],
+    ),
+    (
+        "its status is refused for now, the job ends",
+        situation(
+            pod(phase="Running", metadata__annotations=DONE),
+            seen(status=ended()),
+            record={"refusals": 1, "refused_until": NOW + 9},
+        ),
+        [],
+    ),
+    (
+        "podrun's status cannot be read",
+        situation(
+            pod(phase="Running", metadata__annotations=DONE, status__containerStatuses=RAN),
+            seen("R", status=None, claimed=True, status_problem="version 9 is not known"),
+        ),
+        ["announce StatusUnreadable"],
     ),
     (
         "longer grace asked",
@@ -250,7 +289,7 @@ CASES: list[tuple[str, Situation, list[str]]] = [
     (
         "grace long over",
         situation(pod(deleting=NOW - 16), seen("R", podrun()), record={"cancel_grace": 30}),
-        ["status Running", "cancel 0 force"],
+        ["cancel 0 force", "status Running"],
     ),
     (
         "forced a moment ago",
@@ -269,7 +308,7 @@ CASES: list[tuple[str, Situation, list[str]]] = [
     (
         "deleted while the lock stands",
         situation(GONE, seen(job_id=None, submitting=True)),
-        ["status Pending ContainerCreating", "announce Killing", "cancel 30"],
+        ["announce Killing", "cancel 30", "status Pending ContainerCreating"],
     ),
     # after the end
     ("ended", situation(pod(phase="Succeeded"), seen(status=ended())), []),

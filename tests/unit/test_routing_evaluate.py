@@ -42,7 +42,7 @@ class Link:
         self.observations: dict[str, Observation] = {}
         self.state = GOOD
 
-    def seen(self, uid: str) -> Observation | None:
+    def found(self, uid: str) -> Observation | None:
         return self.observations.get(uid)
 
     def health(self) -> ClusterHealth:
@@ -72,7 +72,7 @@ class Stand:
         self.links = links or {"alpha": Link("alpha"), "beta": Link("beta")}
         self.clock = VirtualClock()
         self.load: dict[str, Load] = {}
-        self.way = OnTheWay(lambda cluster, uid: self.links[cluster].seen(uid) is not None)
+        self.way = OnTheWay(lambda cluster, uid: self.links[cluster].found(uid) is not None)
         self.evaluator = Evaluator(
             self.links,
             WaitModel(),
