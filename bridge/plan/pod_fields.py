@@ -15,7 +15,11 @@ def _placement() -> dict[str, Verdict]:
         "affinity": Ignored("kube-scheduler has applied it when the pod reaches the node; PBS picks the hosts."),
         "nodeName": Ignored("It is how the pod came here: the scheduler's answer."),
         "nodeSelector{}": Ignored("kube-scheduler has matched it against the virtual node's labels."),
-        "tolerations[]": Ignored("The scheduler and the taint manager act on them, not the node."),
+        "tolerations[]": Ignored(
+            "The scheduler and the taint manager act on them, not the node. The limit of 300 s for lost nodes, which "
+            "Kubernetes adds, is taken away. A limit that you write yourself, also one without a key, stays, and may "
+            "end the pod while the agent is away."
+        ),
         "topologySpreadConstraints[]": Ignored(
             "kube-scheduler has spread the pods over nodes; PBS spreads over hosts."
         ),

@@ -13,6 +13,8 @@ from bridge.api import names
 Json = dict[str, Any]
 Patch = list[Json]
 NODE_GONE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+DEFAULTS = [{"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300} for key in NODE_GONE]
+"""What the API server gives to pods that say nothing of lost nodes; anything else was written by somebody."""
 
 
 def patch(
@@ -67,17 +69,24 @@ def _entries(path: str, have: Json | None, wanted: dict[str, str]) -> Patch:
 
 
 def _tolerations(have: list[Json] | None, cluster: str) -> Patch:
-    """The cluster's taint, and the default ones of lost nodes without their limit: adding others would not help."""
-    own = {"key": names.CLUSTER_TAINT, "operator": "Equal", "value": cluster, "effect": "NoSchedule"}
+    """The cluster's taints, and the default ones of lost nodes without their limit: adding others would not help.
+
+    That of an unreachable cluster is among them: pods that run there go on, and tools that look for pods on nodes whose
+    taints they do not tolerate (descheduler) shall not end them. A limit that an author wrote stays.
+    """
+    own = [
+        {"key": names.CLUSTER_TAINT, "operator": "Equal", "value": cluster, "effect": "NoSchedule"},
+        {"key": names.UNREACHABLE_TAINT, "operator": "Exists", "effect": "NoSchedule"},
+    ]
     path = "/spec/tolerations"
     if have is None:
-        return [{"op": "test", "path": path, "value": None}, {"op": "add", "path": path, "value": [own]}]
+        return [{"op": "test", "path": path, "value": None}, {"op": "add", "path": path, "value": own}]
     changes: Patch = []
     for index, each in enumerate(have):
-        if each.get("key") in NODE_GONE and each.get("effect") == "NoExecute" and "tolerationSeconds" in each:
+        if each in DEFAULTS:
             place = f"{path}/{index}"
             changes += [
                 {"op": "test", "path": place, "value": each},
                 {"op": "remove", "path": f"{place}/tolerationSeconds"},
             ]
-    return changes if own in have else [*changes, {"op": "add", "path": f"{path}/-", "value": own}]
+    return changes + [{"op": "add", "path": f"{path}/-", "value": each} for each in own if each not in have]

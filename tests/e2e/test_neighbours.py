@@ -135,6 +135,38 @@ def test_a_deployment_that_cannot_run_makes_one_pod(bridge: World) -> None:
         bridge.kubectl("delete", "deployment", name, "--cascade=foreground")
 
 
+def test_a_pod_of_a_replica_set_runs_when_the_settings_say_so(bridge: World) -> None:
+    """The image is mapped only after a while: the pod that waited runs, nobody makes another."""
+    name = f"unmapped-{uuid4().hex[:6]}"
+    container = {"name": "main", "image": "alpine:3", "command": ["/bin/sh", "-c", "exec sleep 1000"]}
+    template = {
+        "metadata": {"labels": {"app": name}},
+        "spec": {"runtimeClassName": "pbs-alpha", "terminationGracePeriodSeconds": 1, "containers": [container]},
+    }
+    spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}
+    bridge.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec})
+    before = bridge.agent.config.read_text()
+    try:
+        until(
+            lambda: (
+                [waiting_reasons(p) for p in bridge.get("pods", "-l", f"app={name}")["items"]] == [["ImageNotMapped"]]
+            ),
+            "one pod that waits",
+        )
+        uid = bridge.get("pods", "-l", f"app={name}")["items"][0]["metadata"]["uid"]
+        bridge.stop_agent()
+        bridge.agent.config.write_text(before.replace("busybox:*", "'*'"))
+        bridge.agent.start()
+        bridge.kubectl("rollout", "status", f"deployment/{name}", "--timeout=120s")
+        assert [p["metadata"]["uid"] for p in bridge.get("pods", "-l", f"app={name}")["items"]] == [uid]
+    finally:
+        bridge.stop_agent()
+        bridge.agent.config.write_text(before)
+        bridge.agent.start()
+        bridge.agent.wait_ready(180)
+        bridge.kubectl("delete", "deployment", name, "--cascade=foreground")
+
+
 def test_who_asks_for_a_volume_on_a_cluster_is_told(bridge: World) -> None:
     """The scheduler never binds such a pod, so nobody else would say why."""
 

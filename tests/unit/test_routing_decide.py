@@ -131,6 +131,7 @@ def test_nothing_is_asked_of_clusters_for_a_pod_of_the_local_one() -> None:
 
 
 OURS = {"name": names.GATE}
+AWAY = {"key": names.UNREACHABLE_TAINT, "operator": "Exists", "effect": "NoSchedule"}
 DEFAULTS = [
     {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300} for key in gate.NODE_GONE
 ]
@@ -177,7 +178,7 @@ def test_the_patch_for_a_cluster_that_must_take_it() -> None:
     assert after["metadata"]["annotations"] == {"a/b": "c", names.ROUTED: "{}", names.QUEUE: "workq"}
     taint = {"key": names.CLUSTER_TAINT, "operator": "Equal", "value": "alpha", "effect": "NoSchedule"}
     unlimited = [{key: value for key, value in t.items() if key != "tolerationSeconds"} for t in DEFAULTS]
-    assert after["spec"]["tolerations"] == [*unlimited, taint]
+    assert after["spec"]["tolerations"] == [*unlimited, taint, AWAY]
     assert gate.tolerated(after) == {"alpha"}
 
 
@@ -192,8 +193,24 @@ def test_the_patch_of_a_pod_without_anything() -> None:
     bare = {"metadata": {"uid": "u", "name": "p"}, "spec": {"schedulingGates": [{"name": "x"}, OURS]}}
     after = applied(bare, gate.patch(bare, "alpha", "{}"))
     assert after["spec"]["schedulingGates"] == [{"name": "x"}]
-    assert [t["value"] for t in after["spec"]["tolerations"]] == ["alpha"]
+    assert [t.get("value") for t in after["spec"]["tolerations"]] == ["alpha", None]
     assert not released(after)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        DEFAULTS[0] | {"tolerationSeconds": 30},
+        DEFAULTS[1] | {"operator": "Equal"},
+        {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
+        {"key": DEFAULTS[0]["key"], "operator": "Exists", "tolerationSeconds": 300},
+    ],
+)
+def test_a_limit_that_somebody_wrote_stays(written: dict[str, Any]) -> None:
+    before = pod(tolerations=[written, DEFAULTS[1]])
+    after = applied(before, gate.patch(before, "alpha", "{}"))
+    assert after["spec"]["tolerations"][0] == written
+    assert "tolerationSeconds" not in after["spec"]["tolerations"][1]
 
 
 @pytest.mark.parametrize("changed", [pod(metadata={"uid": "other"}), pod(schedulingGates=[{"name": "x"}, OURS])])
