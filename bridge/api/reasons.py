@@ -89,5 +89,6 @@ MEANING: dict[str, str] = {
     CHANGE_IGNORED: "A change of the pod's spec that a running job cannot follow; the message says what was changed.",
     ROUTED: "The pod may run where the message says, which also says why and what it was compared with.",
     ROUTE_WAITING: "It is not decided yet where the pod may run; the message says what it waits for.",
-    ROUTE_FAILED: "The API server refused to release the pod; it is tried again every 30 seconds.",
+    ROUTE_FAILED: "The API server refused to release the pod, or something about it was unexpected; it is tried again "
+    "after pauses that grow to ten minutes, and the other pods of its rule go on.",
 }

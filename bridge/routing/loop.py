@@ -18,9 +18,10 @@ from bridge.api import reasons
 from bridge.api.routing import Rule
 from bridge.kube import Kubernetes
 from bridge.kube.clock import BackOff, Clock, wait
-from bridge.kube.errors import KubeError, Unavailable
+from bridge.kube.errors import Unavailable
 from bridge.kube.events import EventSink
 from bridge.routing import survey
+from bridge.routing.aside import Aside
 from bridge.routing.decide import gates
 from bridge.routing.evaluate import Evaluator, Link
 from bridge.routing.explain import Outcome
@@ -44,7 +45,6 @@ QUIET, BUSY = 0.02, 0.25  # s in which further changes are waited for, and while
 SETTLE = 30.0  # s after the start in which a cluster not heard of yet is still being connected to
 ROOM_HOLDS = 1.0  # s for which the free room on local nodes is not counted anew
 STATUS_EVERY = 5.0
-REFUSED_PAUSE = 30.0  # s after a patch that the API server refused
 UNBOUND = 10.0  # s after which a pod that is neither unbound nor bound is taken to be gone: two watches tell of it
 
 
@@ -82,7 +82,8 @@ class Router:
         self._done: dict[str, str | None] = {}  # UID → cluster, None: local; until the watch shows it
         self._told: dict[str, tuple[str, str | None]] = {}
         self._said: dict[str, tuple[str, str]] = {}
-        self._later: dict[str, float] = {}  # UID → monotonic: not before
+        self._aside = Aside(clock, events)
+        self._pauses: dict[str, BackOff] = {}  # of rules whose patches the API server does not answer
         self._left: dict[str, float] = {}  # UID → monotonic: when it was no longer unbound
         self._matches: dict[str, tuple[Json, object, Json, Match]] = {}
         self._working: set[str] = set()
@@ -108,14 +109,7 @@ class Router:
                 tasks.create_task(self.memory.run(), name="routing.memory")
         finally:
             if self._allowed():
-                await self._last_save()
-
-    async def _last_save(self) -> None:
-        try:
-            async with asyncio.timeout(3):
-                await self.memory.save()
-        except TimeoutError:
-            log.info("routing.waits_unsaved", error="no answer in time")
+                await self.memory.save_quickly()
 
     @property
     def in_burst(self) -> bool:
@@ -135,8 +129,9 @@ class Router:
     def _pod_changed(self, kind: str, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
         if kind == "DELETED":
-            for known in (self._arrival, self._told, self._said, self._later, self._done, self._matches):
+            for known in (self._arrival, self._told, self._said, self._done, self._matches):
                 known.pop(uid, None)
+            self._aside.forget(uid)
             self._left[uid] = self._clock.monotonic()
             return
         if uid not in self._arrival and gates(pod)[0]:
@@ -146,7 +141,7 @@ class Router:
         done = self._done.get(uid, "")
         if done != "" and not gates(pod)[0] and (done is None or done in tolerated(pod)):
             del self._done[uid]
-        self._later.pop(uid, None)
+        self._aside.changed(uid)
         if uid not in self._done and (gates(pod)[0] or released(pod)):
             self._wake.set()
 
@@ -157,10 +152,13 @@ class Router:
         while True:
             if self._next is not None and self._next <= self._clock.monotonic():
                 self._next = None
-            self._tidy()
-            for name, uids in self._groups().items():
-                self._working.add(name)
-                tasks.create_task(self._work(name, uids), name=f"routing.rule.{name or 'none'}")
+            try:
+                self._tidy()
+                for name, uids in self._groups().items():
+                    self._working.add(name)
+                    tasks.create_task(self._work(name, uids), name=f"routing.rule.{name or 'none'}")
+            except Exception:  # pods that run need this process; the next pass may see something else
+                log.exception("routing.pass_failed")
             until = POLL if self._next is None else min(POLL, max(0.1, self._next - self._clock.monotonic()))
             await wait(self._clock, self._wake, until)
             await self._clock.sleep(BUSY if self._working else QUIET)
@@ -195,22 +193,21 @@ class Router:
 
     def _groups(self) -> dict[str, list[str]]:
         """Pods to be looked at, by rule, in the order in which they came; rules that are being worked on left out."""
-        now = self._clock.monotonic()
         rules = self.watched.rules()
         found: dict[str, list[str]] = {}
         for uid, pod in self.watched.pending.items.items():
-            if not self._concerns(uid, pod) or self._later.get(uid, 0.0) > now:
+            if self._aside.waits(uid) or not self._concerns(uid, pod):
                 continue
             namespace = self.watched.namespace(pod["metadata"]["namespace"])
             if namespace is None:  # its watch comes a moment later
                 self._look_again(0.2)
                 continue
-            match = self._match(uid, pod, namespace, rules)
-            name = _group(match)
-            if name in self._working:
-                self._missed.add(name)
-            else:
-                found.setdefault(name, []).append(uid)
+            with self._aside.guard(pod, "no rule can be found for it"):
+                name = _group(self._match(uid, pod, namespace, rules))
+                if name in self._working:
+                    self._missed.add(name)
+                else:
+                    found.setdefault(name, []).append(uid)
         for uids in found.values():
             uids.sort(key=lambda uid: self._arrival.get(uid, ("", 0)))
         return found
@@ -235,7 +232,9 @@ class Router:
         try:
             for uid in uids:
                 await asyncio.sleep(0)  # what is being opened counts as load before the next one is decided about
-                step = self._decided(uid, name)
+                step = None
+                with self._aside.guard(self.watched.pending.items.get(uid), "nothing can be decided about it"):
+                    step = self._decided(uid, name)
                 if step is None:
                     continue
                 second, _ = self._arrival.get(uid, ("", 0))
@@ -245,9 +244,12 @@ class Router:
                 opening.append(asyncio.ensure_future(self._act(*step)))
             while opening:
                 await opening.popleft()
+            self._pauses.pop(name, None)
         except Unavailable as error:
-            log.warning("routing.api_server", rule=name, error=str(error))
-            await self._clock.sleep(BackOff().pause(error.retry_after))
+            await asyncio.gather(*opening, return_exceptions=True)  # the others have been sent, too
+            pause = self._pauses.setdefault(name, BackOff()).pause(error.retry_after)
+            log.warning("routing.api_server", rule=name, error=str(error), pause=round(pause, 1))
+            await self._clock.sleep(pause)
             self._wake.set()
         finally:
             for each in opening:
@@ -294,22 +296,22 @@ class Router:
     async def _act(self, pod: Json, outcome: Outcome) -> None:
         uid, verdict = pod["metadata"]["uid"], outcome.verdict
         to = verdict.to.cluster if verdict.to is not None else None
-        self._done[uid] = to
-        options = self._options(pod, to) if to is not None else None
-        if to is not None and options is not None:
-            self._way.add(uid, to, options)
-        elif outcome.local.now:
-            self._locals().take(outcome.local.now, asks(pod))
         try:
+            self._done[uid] = to
+            options = self._options(pod, to) if to is not None else None
+            if to is not None and options is not None:
+                self._way.add(uid, to, options)
+            elif outcome.local.now:
+                self._locals().take(outcome.local.now, asks(pod))
             changed = await carry_out(self._kube, pod, outcome)
-        except KubeError as error:
+        except BaseException as error:  # also when cancelled: it is looked at again, whatever came of the patch
             self._done.pop(uid, None)
             self._way.drop(uid)
-            if isinstance(error, Unavailable):
+            if not isinstance(error, Exception) or self._aside.general(uid, error):
                 raise
-            self._later[uid] = self._clock.monotonic() + REFUSED_PAUSE
-            self._events.event(pod, "Warning", reasons.ROUTE_FAILED, f"cannot be released: {error}")
+            self._aside.put(pod, "cannot be released", error)
             return
+        self._aside.forget(uid)
         if changed is not None:
             self._routed(changed, outcome, options)
 

@@ -5,6 +5,7 @@ The ConfigMap may be lost or old without harm: the model then starts from its pr
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable, Mapping
 
@@ -43,11 +44,14 @@ class Memory:
         self._sent[uid] = cluster, shape
 
     def learn(self) -> None:
-        """Take in each cluster's census if it is new."""
+        """Take in each cluster's census if it is new. One that makes no sense is left out."""
         for name, link in self._links.items():
             if link.census is not None and self._censuses.get(name) is not link.census:
                 self._censuses[name] = link.census
-                self.model.learn(name, link.census, self._clock.time())
+                try:
+                    self.model.learn(name, link.census, self._clock.time())
+                except Exception:  # what one cluster says of itself must not end the work for the others
+                    log.exception("routing.learn_failed", cluster=name)
 
     def follow(self, alive: Callable[[str, str], bool]) -> None:
         """Look at the jobs of routed pods. alive(uid, cluster): the pod waits for a node, or is on this cluster's."""
@@ -99,6 +103,14 @@ class Memory:
             self._saved = content
         except KubeError as error:
             log.info("routing.waits_unsaved", error=str(error))
+
+    async def save_quickly(self) -> None:
+        """Save at the end, if that takes no longer than it may."""
+        try:
+            async with asyncio.timeout(3):
+                await self.save()
+        except TimeoutError:
+            log.info("routing.waits_unsaved", error="no answer in time")
 
     async def run(self) -> None:
         """Save from time to time until cancelled."""
