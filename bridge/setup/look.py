@@ -32,7 +32,8 @@ part host uname -n
 part machine uname -m
 part kernel uname -r
 part os sh -c '. /etc/os-release; printf %s "$PRETTY_NAME"'
-part places "${{SHELL:-/bin/sh}}" -lc 'env | grep -E "^({"|".join(PLACES)})=/"'
+case $SHELL in *csh) login=-c;; *) login=-lc;; esac
+part places sh -c '"$1" "$2" env | grep -E "^({"|".join(PLACES)})=/"' sh "${{SHELL:-/bin/sh}}" "$login"
 for each in python3 python3.13 python3.12 python3.11 python3.9 python3.8 python3.6 /usr/libexec/platform-python; do
     part "python:$each" "$each" -c '{VERSION}'
 done

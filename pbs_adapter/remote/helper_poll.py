@@ -149,6 +149,8 @@ class Poller:
             self._board.put_server(False, str(error))
             return False
         known = [e for e in self._board.entries() if e.marks.job_id is not None and e.known_at < started]
+        if known and not self._pbs.server:
+            self._pbs.elsewhere(str(known[0].marks.job_id), ask=True)  # else a row might be taken for another's job
         odd = [e for e in known if e.trouble or self._pbs.elsewhere(str(e.marks.job_id))]
         entries = [e for e in known if e not in odd] if odd else known
         self._apply_rows(entries, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from pbs_adapter.transport.line import command_line
 from pbs_adapter.transport.process import GRACE, ProcessTransport
 
 
@@ -20,4 +21,4 @@ class CommandTransport(ProcessTransport):
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return the configured command with the remote one as its last argument."""
-        return [*self._argv, shlex.join(argv)]
+        return [*self._argv, command_line(argv)]

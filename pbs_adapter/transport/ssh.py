@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import shlex
 import socket
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from pbs_adapter.transport import AuthenticationRefused, ByteStream, HostKeyRefused, Refused, TransportError
 from pbs_adapter.transport.install import install
 from pbs_adapter.transport.known_hosts import HostKey, KnownKeys, lookup
+from pbs_adapter.transport.line import command_line
 from pbs_adapter.transport.ssh_stream import SshStream
 from pbs_adapter.transport.threads import in_thread
 
@@ -57,7 +57,7 @@ class SshTransport:
 
     async def open(self, argv: Sequence[str]) -> ByteStream:
         """See `Transport.open`. Raises `HostKeyRefused` and `AuthenticationRefused` too."""
-        command = shlex.join(argv)
+        command = command_line(argv)
         try:
             async with asyncio.timeout(self._deadline):
                 ssh = self._ssh or await self._connect()
