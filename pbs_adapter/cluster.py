@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pbs_adapter import cluster_convert as convert
 from pbs_adapter.bundle import zipapp
 from pbs_adapter.channel import Connection, Pauses, Reply, Supervisor
-from pbs_adapter.errors import Permanent, Retry, Unreachable
+from pbs_adapter.errors import PbsUnavailable, Permanent, Retry, Unreachable
 from pbs_adapter.models import (
     Census,
     JobRef,
@@ -26,11 +26,14 @@ from pbs_adapter.models import (
     PodFile,
     VolumeFiles,
 )
+from pbs_adapter.remote.wire import WireError
 from pbs_adapter.script import Site, render
 from pbs_adapter.transport import Transport, TransportFactory
 from pbs_adapter.transport.install import SET_PATH
-from pbs_adapter.transport.threads import in_thread
+from pbs_adapter.transport.threads import beside
 
+#: Seconds after which an answer comes no more: a hung file system or PBS is a trouble that must be seen.
+_ANSWER, _CHANGE, _SUBMIT, _CENSUS = 120.0, 300.0, 900.0, 300.0
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 #: What the helper says before it has moved its standard error into a file is shown when it does not start.
 _LAUNCH = f'umask 077; {SET_PATH}; exec "$@"'
@@ -136,7 +139,7 @@ class PbsCluster:
         script = render(job, self.site(job.ref))
         head, body = convert.files_head(job.files, job.volumes)
         head |= {"op": "submit", "uid": job.ref.uid, "name": job.name, "script": script}
-        job_id = (await self._ask(connection, head, body)).head.get("job_id")
+        job_id = (await self._ask(connection, head, body, deadline=_SUBMIT)).head.get("job_id")
         if not isinstance(job_id, str) or not job_id:
             raise Retry("the helper answered without a job id")  # submit is idempotent: the next answer has it
         return job_id
@@ -158,23 +161,48 @@ class PbsCluster:
     async def jobs(self, account: str, after: str, wait: float) -> JobsReport:
         """See `Cluster.jobs`. Also waits up to `wait` s for the connection."""
         connection = await self._connection(account, wait)
-        head = {"op": "jobs", "after": after, "wait": wait}
-        return convert.jobs_report((await self._ask(connection, head, idempotent=True)).head)
+        head = {"op": "jobs", "after": after, "wait": wait, "epoch": self._options.epoch()}
+        reply = await connection.request(head, idempotent=True, deadline=wait + _ANSWER)
+        if not reply.large:
+            return convert.jobs_report(reply.head)
+        try:
+            return await beside("report", lambda: convert.jobs_report(reply.whole().head))
+        except WireError as error:
+            connection.spoilt(str(error))
+            raise Unreachable(f"the helper's report cannot be read: {error}") from error
 
-    async def census(self) -> Census:
+    async def census(self, *, quick: bool = False) -> Census:
         """See `Cluster.census`. Asks through any account that is connected."""
         reachable = [name for name, health in self.health().items() if health.connected]
         connection = await self._connection(next(iter(reachable or self._supervisors)))
         now = asyncio.get_running_loop().time()
-        jobs = self._jobs_asked is None or now - self._jobs_asked >= self._timing.jobs_every
-        if jobs:
+        quick = quick and self._last is not None
+        parts = ["queues", "vnodes"] if quick else ["server", "queues", "vnodes"]
+        if not quick and (self._jobs_asked is None or now - self._jobs_asked >= self._timing.jobs_every):
             self._jobs_asked = now
-        reply = await self._ask(connection, {"op": "census", "jobs": jobs}, idempotent=True)
+            parts.append("jobs")
+        answer = await self._collect(connection, {"op": "census", "parts": parts, "patience": 2.0 if quick else 60.0})
         last = self._last
         # Megabytes of text on a large site: not on the event loop.
-        made = await in_thread("census", lambda: convert.census(reply.head, reply.body, last), kill=lambda: None)
+        made = await beside("census", lambda: convert.census(*convert.split_census(answer), last))
         self._last = made
         return made
+
+    async def _collect(self, connection: Connection, head: Json) -> bytearray:
+        """All of a stream that is no log: bounded in size and time."""
+        found = bytearray()
+        chunks = connection.stream({**head, "epoch": self._options.epoch()})
+        try:
+            async with asyncio.timeout(_CENSUS):
+                async for chunk in chunks:
+                    found += chunk
+                    if len(found) > convert.MAX_CENSUS:
+                        raise PbsUnavailable(f"the helper's census has more than {convert.MAX_CENSUS} bytes")
+        except TimeoutError as error:
+            raise PbsUnavailable(f"the helper's census has not come within {_CENSUS:g} s") from error
+        finally:
+            await chunks.aclose()
+        return found
 
     async def logs(self, ref: JobRef, query: LogQuery) -> AsyncIterator[bytes]:
         """See `Cluster.logs`."""
@@ -187,8 +215,8 @@ class PbsCluster:
         finally:
             await chunks.aclose()
 
-    async def _ask(self, connection: Connection, head: Json, body: bytes = b"", *, idempotent: bool = False) -> Reply:
-        return await connection.request({**head, "epoch": self._options.epoch()}, body, idempotent=idempotent)
+    async def _ask(self, connection: Connection, head: Json, body: bytes = b"", *, deadline: float = _CHANGE) -> Reply:
+        return await connection.request({**head, "epoch": self._options.epoch()}, body, deadline=deadline)
 
     async def _connection(self, account: str, wait: float = 0) -> Connection:
         return await self._supervised(account).connection(wait)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,10 +25,15 @@ from pbs_adapter.models import (
     VolumeFiles,
     job_number,
 )
-from pbs_adapter.remote import parse
+from pbs_adapter.remote import parse, wire
+from pbs_adapter.remote.status_shape import clean, reduce_status
 
 _TEXT = 4096
-_STATUS_VERSION = 1
+_HEAD = 64 * 1024  # bytes of a census' head
+MAX_PARTS = {"server": 1 << 20, "queues": 2 << 20, "vnodes": 10 << 20, "jobs": 8 << 20}  # bytes of each, in this order
+MAX_CENSUS = _HEAD + sum(MAX_PARTS.values())
+#: What a census may cost: as JSON values it takes up to a hundred bytes each, and there is the last one beside it.
+MAX_VALUES, MAX_VNODES, MAX_QUEUES = 500_000, 20_000, 2000
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
@@ -53,19 +59,30 @@ def _entry(file: PodFile) -> Json:
 
 
 def jobs_report(head: Json) -> JobsReport:
-    """Return the report. One entry that names no pod makes it incomplete: a missing UID may be that one."""
+    """Return the report. One entry that names no pod spoils it: a missing UID may be that one."""
+    began = time.perf_counter()
     raw = head.get("observations")
     entries = raw if isinstance(raw, list) else []
     observations = [found for entry in entries if (found := _observation(entry)) is not None]
-    gone = head.get("gone")
+    gone, more = head.get("gone"), head.get("more") is True
+    spoilt = ""
+    if not isinstance(raw, list) or len(observations) != len(entries):
+        spoilt = "the helper's report has an entry that names no pod"
+    elif more and not entries and not gone:
+        spoilt = "the helper's report goes on for ever"
     return JobsReport(
-        cursor=_text(head, "cursor"),
+        cursor=_text(head, "cursor")[:200],
         full=head.get("full") is True,
-        complete=head.get("complete") is True and isinstance(raw, list) and len(observations) == len(entries),
+        complete=head.get("complete") is True and not spoilt,
         observations=tuple(observations),
         gone=tuple(uid for uid in gone if isinstance(uid, str)) if isinstance(gone, list) else (),
         server_up=head.get("server_up") is not False,
         server_message=_text(head, "server_message"),
+        more=more,
+        spoilt=spoilt,
+        read_age=_time(head["read_age"]) if "read_age" in head else None,
+        poll_age=_time(head["poll_age"]) if "poll_age" in head else None,
+        took=2 * (time.perf_counter() - began),  # with the JSON before it
     )
 
 
@@ -86,16 +103,10 @@ def _observation(raw: Any) -> Observation | None:
 
 
 def _status(raw: Json) -> tuple[Json | None, str]:
-    status, problem = raw.get("status"), _text(raw, "status_problem")
-    if status is None:
-        return None, problem
-    if not isinstance(status, dict):
-        return None, "status.json is not an object"
-    if status.get("version") != _STATUS_VERSION:
-        return None, f"status.json has version {str(status.get('version'))[:20]}, not {_STATUS_VERSION}"
-    if status.get("uid") not in (None, raw["uid"]):
-        return None, "status.json names another pod"
-    return status, problem
+    """The helper has reduced it already; but the helper may be anybody's."""
+    if raw.get("status") is None:
+        return None, _text(raw, "status_problem")
+    return reduce_status(raw["status"], raw["uid"])
 
 
 def _view(raw: Any) -> PbsView:
@@ -118,18 +129,36 @@ def _view(raw: Any) -> PbsView:
     )
 
 
-def census(head: Json, body: bytes, last: Census | None = None) -> Census:
+def split_census(answer: bytearray) -> tuple[Json, memoryview]:
+    """Return head and body of the stream that a census is. Raises `PbsUnavailable` for what is none, or is too much."""
+    end = answer.find(b"\n", 0, _HEAD)
+    try:
+        head = wire.decode_head(bytes(answer[: max(0, end)]))
+    except wire.WireError as error:
+        raise PbsUnavailable(f"the helper's census cannot be read: {error}") from error
+    values = sum(answer.count(mark) for mark in (b",", b"{", b"["))
+    if end < 0 or values > MAX_VALUES:
+        raise PbsUnavailable(f"the helper's census cannot be read: {values} values in {len(answer)} bytes")
+    return head, memoryview(answer)[end + 1 :]
+
+
+def census(head: Json, body: bytes | memoryview, last: Census | None = None) -> Census:
     """Return the census. Raises `PbsUnavailable` when PBS's own output cannot be read: keep the last good one.
 
-    Where the answer has no table of jobs, or one that cannot be read, `jobs` and `jobs_at` are those of `last`.
+    `body`: the parts that were asked for. What was not asked for, and a table of jobs that cannot be read, is what it
+    was in `last`.
     """
-    host = _texts(head.get("host"))
+    quick = "server_size" not in head and last is not None
     try:
-        server = parse.parse_server(_output(head, body, "server_size"))
-        queues = parse.parse_queues(_output(head, body, "queues_size"))
-        vnodes = parse.parse_nodes(_output(head, body, "vnodes_size"))
+        server = last.server if quick and last else parse.parse_server(_output(head, body, "server"))
+        queues = parse.parse_queues(_output(head, body, "queues"))
+        vnodes = parse.parse_nodes(_output(head, body, "vnodes"))
+        if len(queues) > MAX_QUEUES or len(vnodes) > MAX_VNODES:
+            raise parse.ParseError(f"{len(queues)} queues and {len(vnodes)} vnodes are more than the agent keeps")
     except parse.ParseError as error:
         raise PbsUnavailable(f"what PBS says of its queues and nodes cannot be read: {error}") from error
+    host = last.host if quick and last else _texts(head.get("host"))
+    runtimes = tuple(name[:64] for name in _list(head.get("runtimes"))[:20] if isinstance(name, str))
     jobs, jobs_at = _jobs(head, body) or ((last.jobs, last.jobs_at) if last is not None else ((), 0.0))
     return Census(
         at=_time(head.get("at")),
@@ -137,18 +166,18 @@ def census(head: Json, body: bytes, last: Census | None = None) -> Census:
         queues=tuple(queues.values()),
         vnodes=tuple(vnodes.values()),
         host=host,
-        runtimes=tuple(name for name in _list(head.get("runtimes")) if isinstance(name, str)),
+        runtimes=last.runtimes if quick and last else runtimes,
         jobs=jobs,
         jobs_at=jobs_at,
         account=host.get("user", ""),
     )
 
 
-def _jobs(head: Json, body: bytes) -> tuple[tuple[CensusJob, ...], float] | None:
+def _jobs(head: Json, body: bytes | memoryview) -> tuple[tuple[CensusJob, ...], float] | None:
     if "jobs_at" not in head or _text(head, "jobs_problem"):
         return None
     try:
-        rows = parse.iter_job_table(_output(head, body, "jobs_size"))
+        rows = parse.iter_job_table(_output(head, body, "jobs"))
         return tuple(map(_job, rows)), _time(head["jobs_at"])
     except parse.ParseError:
         return None
@@ -169,25 +198,29 @@ def _job(row: parse.TableRow) -> CensusJob:
     )
 
 
-def _output(head: Json, body: bytes, name: str) -> bytes:
-    """One command's output: the body is all of them, one after the other in this order."""
+def _output(head: Json, body: bytes | memoryview, name: str) -> bytes:
+    """One command's output: the body is all of them, one after the other in this order. Raises ParseError: too much."""
     at = 0
-    for each in ("server_size", "queues_size", "vnodes_size", "jobs_size"):
-        size = head.get(each)
+    for each, most in MAX_PARTS.items():
+        size = head.get(f"{each}_size")
         end = at + (size if isinstance(size, int) and size >= 0 else 0)
         if each == name:
+            if end - at > most:
+                raise parse.ParseError(f"{name}: {end - at} bytes, more than the agent reads")
             break
         at = end
-    return body[at:end]
+    return bytes(body[at:end])
 
 
 def _text(raw: Json, name: str) -> str:
     value = raw.get(name)
-    return value[:_TEXT] if isinstance(value, str) else ""
+    return clean(value[:_TEXT]) if isinstance(value, str) else ""
 
 
 def _texts(raw: Any) -> Mapping[str, str]:
-    return {str(key): str(value)[:_TEXT] for key, value in raw.items()} if isinstance(raw, dict) else {}
+    """Few and short texts by name."""
+    found = list(raw.items())[:50] if isinstance(raw, dict) else []
+    return {clean(str(key)[:100]): clean(str(value)[:_TEXT]) for key, value in found}
 
 
 def _list(raw: Any) -> list[Any]:
@@ -195,7 +228,7 @@ def _list(raw: Any) -> list[Any]:
 
 
 def _integer(raw: Any) -> int | None:
-    return raw if type(raw) is int else None
+    return raw if type(raw) is int and abs(raw) < 1 << 31 else None
 
 
 def _time(raw: Any) -> float:

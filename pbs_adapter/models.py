@@ -124,11 +124,14 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class JobsReport:
-    """One answer of the long poll: what changed since `after`, or everything (`full`).
+    """One answer of the long poll: what changed since `after`, or the beginning of everything (`full`).
 
-    `cursor` goes into the next call. `complete` says that the pod directories and PBS have both been read since this
-    helper started, so that a UID that is missing is missing. `server_up` and `server_message` tell whether PBS answered
-    the last poll; `gone` are UIDs whose directory has been removed.
+    `cursor` goes into the next call. `more`: it is a page, and the next call has the rest at once; only after the last
+    page can anything be concluded from what is missing. `complete` says that the pod directories and PBS have both been
+    read since this helper started, so that a UID that is missing is missing. `spoilt` is why the report cannot be
+    relied on: ask for everything again. `server_up` and `server_message` tell whether PBS answered the last poll;
+    `gone` are UIDs whose directory has been removed. `read_age` and `poll_age`: seconds since the helper last came
+    round to reading files, and to asking PBS; None: it does not say.
     """
 
     cursor: str
@@ -138,6 +141,11 @@ class JobsReport:
     gone: tuple[str, ...] = ()
     server_up: bool = True
     server_message: str = ""
+    more: bool = False
+    spoilt: str = ""
+    read_age: float | None = None
+    poll_age: float | None = None
+    took: float = field(default=0.0, compare=False)  # s of work to read it
 
 
 def job_number(job_id: str) -> str:
@@ -230,8 +238,8 @@ class Cluster(Protocol):
     async def jobs(self, account: str, after: str, wait: float) -> JobsReport:
         """Long poll: return at once when something changed since `after` (`""`: everything), else after `wait` s."""
 
-    async def census(self) -> Census:
-        """Ask PBS for queues, vnodes and server."""
+    async def census(self, *, quick: bool = False) -> Census:
+        """Ask PBS for queues, vnodes and server. `quick`: queues and vnodes alone, and no long wait for the budget."""
 
     def logs(self, ref: JobRef, query: LogQuery) -> AsyncIterator[bytes]:
         """Stream the log as kubectl shows it. `Permanent` when there is no such container or run."""

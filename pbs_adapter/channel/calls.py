@@ -13,14 +13,23 @@ from pbs_adapter.models import Json
 from pbs_adapter.remote import wire
 from pbs_adapter.remote.wire import Frame, WireError
 
+_ERROR = 256 * 1024  # bytes of an error's head
 _TOGETHER = 4  # chunks handed on in one piece: each costs the way to kubectl as much as its bytes do
 
 
 class Reply(NamedTuple):
-    """The helper's answer to a request."""
+    """The helper's answer to a request. `large`: the head is still in front of the body, and `whole` decodes it."""
 
     head: Json
     body: bytes
+    large: bool = False
+
+    def whole(self) -> Reply:
+        """The same, decoded; for a large one to be called beside the event loop. Raises WireError."""
+        if not self.large:
+            return self
+        message = wire.whole(Frame(0, wire.RESPONSE, self.head, self.body))
+        return Reply(message.head, message.body)
 
 
 @dataclass(eq=False)
@@ -31,6 +40,8 @@ class Call:
     left: bool = False
     reply: asyncio.Future[Reply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
+    still = wire.MAX_REPLY  # bytes that may come after nobody waits any more
+
     def leaves(self) -> None:
         """Note that the last frame is being sent."""
         self.left = True
@@ -38,9 +49,12 @@ class Call:
     def receive(self, frame: Frame) -> bool:
         """Take a frame; return whether the call is finished with it."""
         if frame.kind == wire.RESPONSE:
-            self._finish(Reply(frame.head, frame.body))
+            size = wire.spilled(frame)
+            if size > wire.MAX_REPLY_HEAD:
+                raise WireError(f"an answer with a head of {size} bytes")
+            self._finish(Reply(frame.head, frame.body, bool(size)))
         elif frame.kind == wire.ERROR:
-            self._finish(from_head(frame.head))
+            self._finish(from_head(_of_error(frame)))
         else:
             raise WireError(f"{wire.KINDS[frame.kind]} in answer to a request")
         return True
@@ -78,10 +92,12 @@ class StreamCall:
         if frame.kind == wire.DATA:
             self.chunks.append(frame.body)
             self.held += len(frame.body)
-            if self.held > wire.CREDIT_WINDOW:
+            if self.held + self._owed > wire.CREDIT_WINDOW:
                 raise WireError("a stream is longer than its credit")
+            if frame.head or not frame.body:
+                raise WireError("DATA that credit does not count")
         elif frame.kind == wire.ERROR:
-            self.error = from_head(frame.head)
+            self.error = from_head(_of_error(frame))
         elif frame.kind not in (wire.END, wire.RESPONSE):
             raise WireError(f"{wire.KINDS[frame.kind]} in a stream")
         self.ended = frame.kind != wire.DATA
@@ -113,3 +129,15 @@ class StreamCall:
             return 0
         owed, self._owed = self._owed, 0
         return owed
+
+    @property
+    def still(self) -> int:
+        """Bytes that the helper may send yet without being given more credit."""
+        return wire.CREDIT_WINDOW - self.held - self._owed
+
+
+def _of_error(frame: Frame) -> Json:
+    """The head of an ERROR, which has a message that is not short."""
+    if wire.spilled(frame) > _ERROR:
+        raise WireError("an error of too many words")
+    return wire.whole(frame).head

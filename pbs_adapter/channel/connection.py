@@ -3,6 +3,9 @@
 Three tasks: reader, writer, ping. Whichever fails first ends the connection for everyone: what had left has an unknown
 outcome, what had not may be tried again. Nothing is sent before the helper's magic line, since until then a login
 script may be reading.
+
+The helper may be anybody's: what it sends that nobody waits for is counted, and beyond `_USELESS` bytes ends the
+connection; what is cut into very small frames gets half of the event loop's time at most.
 """
 
 from __future__ import annotations
@@ -15,13 +18,18 @@ from typing import Any
 
 from pbs_adapter.channel.calls import Call, Reply, StreamCall
 from pbs_adapter.channel.outbox import Outbox
-from pbs_adapter.errors import AdapterError, Permanent, Unreachable
+from pbs_adapter.errors import AdapterError, OutcomeUnknown, Permanent, Unreachable
 from pbs_adapter.models import Json
 from pbs_adapter.remote import wire
 from pbs_adapter.remote.wire import Assembler, Decoder, Frame, WireError
 from pbs_adapter.transport import ByteStream
 
 _READ = 256 * 1024
+_DEADLINE = 300.0  # s for a request whose caller says nothing
+_USELESS = 256 * 1024  # bytes for nobody, beside those that were on their way when their caller left
+_LEAVING = 1000  # callers who have left that are remembered
+_FRAME = 100  # bytes that a frame counts for, beside its body
+_MANY = 500  # frames in one piece of input: as many are no log, but work for its own sake
 
 
 class Connection:
@@ -43,7 +51,9 @@ class Connection:
         self._outbox = Outbox()
         self._decoder = Decoder(magic=True)
         self._heard = b""  # the last of what came before the magic line
-        self._assembler = Assembler()
+        self._assembler = Assembler(wire.MAX_REPLY + wire.CHUNK, lazy=True)
+        self._useless = _USELESS
+        self._leaving: dict[int, int] = {}  # by id: bytes that may still come for a caller who has left
         self._started = asyncio.Event()  # the magic line has come
         self._pong = asyncio.Event()
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why it was lost
@@ -82,12 +92,21 @@ class Connection:
             raise
         return connection
 
-    async def request(self, head: Json, body: bytes = b"", *, idempotent: bool = False) -> Reply:
-        """Ask, and wait for the answer. `idempotent`: harmless to repeat, so its loss is never an unknown outcome."""
+    async def request(
+        self, head: Json, body: bytes = b"", *, idempotent: bool = False, deadline: float = _DEADLINE
+    ) -> Reply:
+        """Ask, and wait for the answer. `idempotent`: harmless to repeat, so its loss is never an unknown outcome.
+
+        deadline: seconds after which nobody waits any more: `OutcomeUnknown` if it has left, else `Unreachable`.
+        """
         call = Call(idempotent)
         ident = self._send(head, body, call)
         try:
-            return await call.reply
+            async with asyncio.timeout(deadline):
+                return await call.reply
+        except TimeoutError as error:
+            text = f"the helper has not answered within {deadline:g} s: {head.get('op')}"
+            raise (OutcomeUnknown if call.left and not idempotent else Unreachable)(text) from error
         finally:
             self._forget(ident)
 
@@ -131,10 +150,21 @@ class Connection:
         self._outbox.add(frames, call.leaves)
         return ident
 
+    def spoilt(self, reason: str) -> None:
+        """What the helper has answered is no answer: the connection is over."""
+        self._lose(reason)
+
     def _forget(self, ident: int) -> None:
-        """The caller waits no longer; when that is news to the helper, tell it."""
-        if self._calls.pop(ident, None) is not None and self._outbox.drop(ident):
+        """The caller waits no longer; when that is news to the helper, tell it. What is on its way may still come."""
+        call = self._calls.pop(ident, None)
+        if call is None:
+            return
+        self._assembler.forget(ident)
+        if self._outbox.drop(ident):
             self._outbox.control(Frame(ident, wire.CANCEL))
+            self._leaving[ident] = 3 * call.still + _FRAME  # its frames may be small
+            if len(self._leaving) > _LEAVING:
+                del self._leaving[next(iter(self._leaving))]
 
     def _lose(self, reason: str) -> None:
         if self._over.done():
@@ -155,27 +185,42 @@ class Connection:
         while data := await self._stream.read(_READ):
             if not self._decoder.started:
                 self._heard = (self._heard + data)[-4096:]
-            for frame in self._decoder.feed(data):
+            began = time.monotonic()
+            frames = self._decoder.feed(data)
+            for frame in frames:
                 self._receive(frame)
             if self._decoder.started:
                 self._started.set()
+            if len(frames) > _MANY:
+                await asyncio.sleep(time.monotonic() - began)
         if not self._decoder.started:
             raise Unreachable(f"the helper did not start{self._said()}")
         raise Unreachable(f"the helper has ended{self._said()}")
 
     def _receive(self, frame: Frame) -> None:
-        if frame.kind == wire.PONG:
+        if frame.kind == wire.PONG and not self._pong.is_set():
             self._pong.set()
             return
-        message = self._assembler.add(frame)
-        if message is None:
+        call = self._calls.get(frame.id)
+        if call is None:
+            self._waste(frame)
             return
-        call = self._calls.get(message.id)
-        if call is not None:
-            if call.receive(message):
-                del self._calls[message.id]
-        elif not 0 < message.id <= self._last_id:
-            raise WireError(f"an answer to a request that was never made: {message.id}")
+        message = self._assembler.add(frame)
+        if message is not None and call.receive(message):
+            del self._calls[message.id]
+
+    def _waste(self, frame: Frame) -> None:
+        """Count a frame that nobody waits for."""
+        if frame.kind != wire.PONG and not 0 < frame.id <= self._last_id:
+            raise WireError(f"an answer to a request that was never made: {frame.id}")
+        cost = _FRAME + len(frame.body) + len(frame.head) * wire.SMALL_HEAD
+        allowed = self._leaving.get(frame.id, 0)
+        if allowed >= cost and frame.kind in (wire.DATA, wire.MORE):
+            self._leaving[frame.id] = allowed - cost
+        elif self._leaving.pop(frame.id, None) is None:  # else: its last
+            self._useless -= cost
+        if self._useless < 0:
+            raise WireError("the helper sends what nobody has asked for")
 
     async def _write(self) -> None:
         await self._started.wait()

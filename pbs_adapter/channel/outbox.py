@@ -1,4 +1,8 @@
-"""What is sent next: control frames first, then one frame of each message in turn, so that none holds up another."""
+"""What is sent next: control frames first, then one frame of each message in turn, so that none holds up another.
+
+Of messages of several frames `wire.MAX_REQUESTS` take turns; the others wait, since the helper holds all that it has
+begun to receive.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
-from pbs_adapter.remote.wire import Frame
+from pbs_adapter.remote.wire import MAX_REQUESTS, Frame
 
 
 class Outbox:
@@ -42,7 +46,8 @@ class Outbox:
             await self._filled.wait()
         if self._control:
             return self._control.popleft()
-        ident, (frames, leaves) = self._messages.popitem(last=False)
+        ident = self._turn()
+        frames, leaves = self._messages.pop(ident)
         frame = frames.popleft()
         if frames:
             self._begun.add(ident)
@@ -51,3 +56,9 @@ class Outbox:
             self._begun.discard(ident)
             leaves()
         return frame
+
+    def _turn(self) -> int:
+        """The message whose frame is next: the first that has begun, or may begin."""
+        full = len(self._begun) >= MAX_REQUESTS
+        may = (ident for ident, (frames, _) in self._messages.items() if ident in self._begun or len(frames) == 1)
+        return next(may) if full else next(iter(self._messages))

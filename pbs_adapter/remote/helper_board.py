@@ -1,17 +1,26 @@
 """What is known of every pod directory now, and who wants to hear of changes: the memory behind the long poll.
 
 Each change gets the next version. A cursor is "TOKEN.VERSION" with a token of this helper process, so that a cursor of
-an earlier one asks for everything. Thread-safe; nothing here touches disk or PBS.
+an earlier one asks for everything. A report that is long comes in pages, in the order of versions: the cursor of a page
+is the version of its last change, so that a page that is lost is asked for again, and what changes meanwhile comes with
+a later page. While everything is being told the cursor is "TOKEN.VERSION.START": removals before START are no news.
+Thread-safe; nothing here touches disk or PBS, so that it answers while files or PBS hang, and says for how long.
 """
 
+import heapq
+import json
 import threading
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from collections import OrderedDict
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from .helper_dirs import Marks
 from .helper_views import ABSENT, UNKNOWN, Missing, View, observation, submitted, without_job
 
 _GONE_KEPT = 10000
+PAGE_BYTES = 384 * 1024  # of JSON; a single observation may have more
+PAGE_CHANGES = 1000
+_GONE_BYTES = 80
 
 
 class Entry(NamedTuple):
@@ -27,6 +36,15 @@ class Entry(NamedTuple):
     missing: Optional[Missing] = None
     proven: str = ""  # the job id that is certainly this pod's: qsub answered with it, or PBS showed the job's name
     trouble: str = ""  # why the job id in the directory says nothing of this pod
+    size: int = 0  # bytes of its observation as JSON
+
+
+class _From(NamedTuple):
+    """What a cursor says: changes after `version` are news, of removals those after `start` too."""
+
+    version: int
+    start: int
+    full: bool
 
 
 class Board:
@@ -34,10 +52,11 @@ class Board:
 
     def __init__(self, token: str) -> None:
         self._token = token
-        self._entries: Dict[str, Entry] = {}
-        self._gone: Dict[str, int] = {}
+        self._entries: "OrderedDict[str, Entry]" = OrderedDict()  # in the order of versions
+        self._gone: Dict[str, int] = {}  # too
         self._gone_floor = 0
         self._version = 1
+        self._read_at = self._polled_at = time.monotonic()
         self._meta: Tuple[bool, str, bool, bool] = (True, "", False, False)
         self._changed = threading.Condition()
 
@@ -118,9 +137,14 @@ class Board:
         """All pod directories have been read once."""
         self._put_meta(scanned=True)
 
+    def put_alive(self) -> None:
+        """The files of the account answer: the loop that reads them has come round."""
+        self._read_at = time.monotonic()
+
     def put_server(self, up: bool, message: str = "") -> None:
         """How the bulk poll went."""
-        self._put_meta(up=up, message=message)
+        self._polled_at = time.monotonic()
+        self._put_meta(up=up, message=message[:4096])
 
     def _put_meta(self, up: Optional[bool] = None, message: str = "", scanned: bool = False) -> None:
         with self._changed:
@@ -139,39 +163,74 @@ class Board:
         with self._changed:
             self._changed.wait_for(lambda: self._meta[2], wait)
             since = self._since(after)
-            while since is not None and since >= self._version and time.monotonic() < deadline:
+            while not since.full and since.version >= self._version and time.monotonic() < deadline:
                 self._changed.wait(deadline - time.monotonic())
+                since = self._since(after)  # in a long wait more may have been removed than is remembered
             return self._report(since)
 
-    def _since(self, after: str) -> Optional[int]:
-        token, _, version = after.rpartition(".")
-        if token != self._token or not version.isdigit() or int(version) < self._gone_floor:
-            return None
-        return int(version)
+    def _since(self, after: str) -> _From:
+        """Where the next page begins; everything from the start for a cursor that means nothing (any more)."""
+        token, _, rest = after.partition(".")
+        version, _, start = rest.partition(".")
+        if token == self._token and version.isdigit() and (not start or start.isdigit()):
+            known = _From(int(version), int(start or version), False)
+            if max(known.version, known.start) >= self._gone_floor:
+                return known
+        return _From(-1, self._version, True)
 
-    def _report(self, since: Optional[int]) -> Dict[str, Any]:
+    def _report(self, since: _From) -> Dict[str, Any]:
         up, message, scanned, polled = self._meta
-        newer = -1 if since is None else since
-        entries = [entry for entry in self._entries.values() if entry.version > newer]
+        observations: List[Dict[str, Any]] = []
+        gone: List[str] = []
+        size, last, more = 0, since.version, False
+        for version, uid, entry in self._changes(since):
+            added = entry.size if entry is not None else _GONE_BYTES
+            if observations or gone:
+                more = size + added > PAGE_BYTES or len(observations) + len(gone) >= PAGE_CHANGES
+                if more:
+                    break
+            size, last = size + added, version
+            if entry is None:
+                gone.append(uid)
+            else:
+                observations.append(_observation(entry))
+        unfinished = ".{}".format(since.start) if since.start > last else ""
+        now = time.monotonic()
         return {
-            "cursor": "{}.{}".format(self._token, self._version),
-            "full": since is None,
+            "cursor": "{}.{}{}".format(self._token, last, unfinished) if more else self._cursor(),
+            "full": since.full,
             "complete": scanned and polled,
-            "observations": [_observation(entry) for entry in entries],
-            "gone": [] if since is None else [uid for uid, version in self._gone.items() if version > since],
+            "more": more,
+            "observations": observations,
+            "gone": gone,
             "server_up": up,
             "server_message": message,
+            "read_age": round(now - self._read_at, 1),
+            "poll_age": round(now - self._polled_at, 1),
         }
+
+    def _cursor(self) -> str:
+        return "{}.{}".format(self._token, self._version)
+
+    def _changes(self, since: _From) -> Iterator[Tuple[int, str, Optional[Entry]]]:
+        """What is newer, in the order of versions, of which no two are equal."""
+        found = ((e.version, e.uid, e) for e in self._entries.values() if e.version > since.version)
+        known = max(since.version, since.start)
+        lost = ((version, uid, None) for uid, version in self._gone.items() if version > known)
+        return heapq.merge(found, lost)
 
     def _store(self, old: Optional[Entry], new: Entry) -> None:
         """Keep an entry; only what an observation shows, the time of asking aside, counts as a change."""
         same = old is not None and _shown(old) == _shown(new)
         if not same:
             self._version += 1
-            new = new._replace(version=self._version)
+            size = len(json.dumps(_observation(new)))
+            new = new._replace(version=self._version, size=size)
             self._gone.pop(new.uid, None)
             self._changed.notify_all()
         self._entries[new.uid] = new
+        if not same:
+            self._entries.move_to_end(new.uid)
 
     def _forget(self, uid: str) -> None:
         del self._entries[uid]

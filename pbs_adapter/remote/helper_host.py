@@ -1,5 +1,6 @@
 """What the helper tells of the login host: where PBS is, what the host is, which of podrun's runtimes it could use."""
 
+import json
 import os
 import platform
 import pwd
@@ -8,12 +9,22 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from . import wire
 from .helper_errors import OpError
 from .helper_pbs import Pbs, Result
 
-MAX_TABLE = 24 * 1024 * 1024  # bytes of the table of all jobs: about 180,000 jobs
+MAX_TABLE = 8 * 1024 * 1024  # bytes of the table of all jobs: about 60,000 jobs
+PARTS = ("server", "queues", "vnodes", "jobs")
+_COMMANDS = {
+    "server": ["qstat", "-B", "-f", "-F", "json"],
+    "queues": ["qstat", "-Q", "-f", "-F", "json"],
+    "vnodes": ["pbsnodes", "-av", "-F", "json"],
+    "jobs": ["qstat", "-a", "-w"],
+}
+_INDENT = re.compile(rb"\n[ \t]+")
+_PATIENCE = 60.0  # s for PBS and the budget
 _BWRAP = ["--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
 
 
@@ -80,29 +91,36 @@ def _bubblewrap_works() -> bool:
     return done.returncode == 0
 
 
-def census(pbs: Pbs, jobs: bool = False) -> "tuple[Dict[str, Any], bytes]":
-    """(head, body) of the census: PBS's own output about server, queues, vnodes and jobs, one after the other.
+def census(pbs: Pbs, parts: Sequence[str], patience: float = _PATIENCE) -> Iterator[bytes]:
+    """The census as a stream: its head as a line of JSON, then PBS's own output, one part after the other.
 
-    The table of everyone's jobs only where asked for: one command more. Where PBS does not give it, the head says why.
+    Parts that are not asked for cost no command. Where PBS does not give the table of everyone's jobs, the head says
+    why. Without `server` nothing is said of the host either. patience: seconds that the budget may take each time.
     """
-    outputs = [
-        _output(pbs, ["qstat", "-B", "-f", "-F", "json"]),
-        _output(pbs, ["qstat", "-Q", "-f", "-F", "json"]),
-        _output(pbs, ["pbsnodes", "-av", "-F", "json"]),
-    ]
-    head: Dict[str, Any] = {"at": time.time(), "host": facts(), "runtimes": runtimes()}
-    if jobs:
+    outputs: List[bytes] = []
+    head: Dict[str, Any] = {"at": time.time()}
+    if "server" in parts:
+        head.update(host=facts(), runtimes=runtimes())
+    for part in PARTS[:3]:
+        if part in parts:
+            output = _output(pbs, _COMMANDS[part], patience)
+            outputs.append(_INDENT.sub(b"\n", output))
+            head[part + "_size"] = len(outputs[-1])
+    if "jobs" in parts:
         head["jobs_at"] = time.time()
         table, head["jobs_problem"] = _job_table(pbs)
         outputs.append(table)
-    head.update(zip(("server_size", "queues_size", "vnodes_size", "jobs_size"), map(len, outputs)))
-    return head, b"".join(outputs)
+        head["jobs_size"] = len(table)
+    yield json.dumps(head).encode("ascii") + b"\n"
+    for output in outputs:
+        for at in range(0, len(output), wire.CHUNK):
+            yield output[at : at + wire.CHUNK]
 
 
-def _job_table(pbs: Pbs) -> "tuple[bytes, str]":
+def _job_table(pbs: Pbs) -> "Tuple[bytes, str]":
     """(table, why there is none). Arrays are one line each."""
     try:
-        table = _output(pbs, ["qstat", "-a", "-w"])
+        table = _output(pbs, _COMMANDS["jobs"], _PATIENCE)
     except OpError as error:
         print("no list of all jobs: {}".format(error.message))
         return b"", error.message
@@ -111,8 +129,8 @@ def _job_table(pbs: Pbs) -> "tuple[bytes, str]":
     return table, ""
 
 
-def _output(pbs: Pbs, argv: List[str]) -> bytes:
-    result: Result = pbs.query(argv)
+def _output(pbs: Pbs, argv: List[str], patience: float) -> bytes:
+    result: Result = pbs.query(argv, patience)
     if result.status != 0:
         raise OpError("pbs", "{}: {}".format(argv[0], result.text()))
     return result.stdout

@@ -17,12 +17,14 @@ from . import helper_files as files
 from . import wire
 from .helper_compile import precompile
 from .helper_errors import OpError
-from .helper_ops import Operations
+from .helper_ops import Operations, Reading
 from .helper_stream import Closed, Stream, Writer
 from .output import Output
 
 _POOLS = {"submit": 8, "other": 6}
-_MAX_WAITERS = 64  # long polls and log streams, each a thread
+_MAX_POLLS = 16  # long polls, each a thread: the agent has one at a time, and those that it gave up on
+_MAX_STREAMS = {"logs": 64, "census": 4}  # each a thread: they may all be taken and no poll waits
+_MAX_QUEUED = 2000  # requests for which no thread is free: more, and files or PBS hang
 _LOG_LIMIT = 1024 * 1024
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 #: A path that is no path, or has a link in it where none may be; everything else of a file system may pass.
@@ -42,8 +44,9 @@ class Helper:
         self._writer = Writer(target)
         self._operations: Optional[Operations] = None
         self._streams: Dict[int, Stream] = {}
-        self._waiters = 0
+        self._polls = 0
         self._mutex = threading.Lock()
+        self._assembler = wire.Assembler()
         self._queues: Dict[str, "queue.Queue[Task]"] = {name: queue.Queue() for name in _POOLS}
 
     def run(self) -> None:
@@ -65,13 +68,13 @@ class Helper:
             self._operations.wait_for_submissions()
 
     def _read(self) -> None:
-        decoder, assembler = wire.Decoder(), wire.Assembler()
+        decoder = wire.Decoder()
         while True:
             data = os.read(self._source, 256 * 1024)
             if not data:
                 return
             for frame in decoder.feed(data):
-                message = assembler.add(frame)
+                message = self._assembler.add(frame)
                 if message is not None:
                     self._handle(message)
 
@@ -81,6 +84,7 @@ class Helper:
         elif frame.kind == wire.PING:
             self._writer.send(wire.Frame(frame.id, wire.PONG))
         elif frame.kind in (wire.CREDIT, wire.CANCEL):
+            self._assembler.forget(frame.id)
             with self._mutex:
                 stream = self._streams.get(frame.id)
             if stream is not None and frame.kind == wire.CREDIT:
@@ -96,18 +100,19 @@ class Helper:
             self._answer(frame, self._hello)  # in this thread: nothing else can be done before it
         elif op in operations.mutating:
             action = operations.mutating[op]
-            self._queues["submit" if op == "submit" else "other"].put(lambda: self._answer(frame, action))
-        elif op == "census":
-            self._queues["other"].put(lambda: self._answer(frame, operations.census))
+            self._queue("submit" if op == "submit" else "other", frame, lambda: self._answer(frame, action))
         elif op == "jobs":
-            self._wait_in_thread(frame, lambda: self._answer(frame, operations.jobs))
-        elif op == "logs":
-            stream = Stream(self._writer, frame.id)
-            with self._mutex:
-                self._streams[frame.id] = stream
-            self._wait_in_thread(frame, lambda: self._stream_logs(frame, stream, operations))
+            self._poll(frame, operations)
+        elif op in operations.streaming:
+            self._stream(frame, operations.streaming[op])
         else:
             self._fail(frame, OpError("permanent", "no such operation: {!r}".format(op)))
+
+    def _queue(self, pool: str, frame: wire.Frame, task: Task) -> None:
+        if self._queues[pool].qsize() >= _MAX_QUEUED:
+            self._fail(frame, OpError("retry", "too many requests wait: files or PBS hang on the login node"))
+        else:
+            self._queues[pool].put(task)
 
     def _hello(self, head: Dict[str, Any], body: bytes) -> Tuple[Dict[str, Any], bytes]:
         if head.get("op") != "hello":
@@ -132,39 +137,67 @@ class Helper:
         head = {"kind": error.kind, "message": error.message[:8192]}
         self._writer.send(wire.Frame(frame.id, wire.ERROR, head))
 
-    def _stream_logs(self, frame: wire.Frame, stream: Stream, operations: Operations) -> None:
-        error: Optional[OpError] = None
-        try:
-            for data in operations.logs(frame.head, stream.pause):
-                stream.send(data)
-        except Closed:
-            pass
-        except Exception as raised:  # noqa: BLE001 - whatever it is, the agent must get an answer
-            error = as_op_error(raised)
+    def _poll(self, frame: wire.Frame, operations: Operations) -> None:
+        """Long polls wait for the most part: each has its own thread, which no stream of logs can take from it."""
         with self._mutex:
-            self._streams.pop(frame.id, None)
-        try:
-            stream.end(error)
-        except Closed:
-            pass
-
-    def _wait_in_thread(self, frame: wire.Frame, task: Task) -> None:
-        """Long polls and streams wait for the most part: each has its own thread, up to a limit."""
-        with self._mutex:
-            full = self._waiters >= _MAX_WAITERS
-            self._waiters += 0 if full else 1
+            full = self._polls >= _MAX_POLLS
+            self._polls += 0 if full else 1
         if full:
-            self._fail(frame, OpError("retry", "too many streams are open"))
+            self._fail(frame, OpError("retry", "too many polls are open"))
             return
 
         def run() -> None:
             try:
-                task()
+                self._answer(frame, operations.jobs)
             finally:
                 with self._mutex:
-                    self._waiters -= 1
+                    self._polls -= 1
 
-        threading.Thread(target=run, name="wait", daemon=True).start()
+        self._start(frame, run)
+
+    def _stream(self, frame: wire.Frame, read: Reading) -> None:
+        """An answer in pieces, in a thread of its own."""
+        op = str(frame.head.get("op"))
+        stream = Stream(self._writer, frame.id, op)
+        with self._mutex:
+            full = sum(other.op == op for other in self._streams.values()) >= _MAX_STREAMS[op]
+            if not full:
+                self._streams[frame.id] = stream
+        if full:
+            text = "{} {} are open, as many as there may be for one account"
+            self._fail(frame, OpError("retry", text.format(_MAX_STREAMS[op], op)))
+            return
+
+        def run() -> None:
+            error: Optional[OpError] = None
+            try:
+                for data in read(frame.head, stream.pause):
+                    stream.send(data)
+            except Closed:
+                pass
+            except Exception as raised:  # noqa: BLE001 - whatever it is, the agent must get an answer
+                error = as_op_error(raised)
+            self._forget(frame)
+            try:
+                stream.end(error)
+            except Closed:
+                pass
+
+        self._start(frame, run)
+
+    def _start(self, frame: wire.Frame, run: Task) -> None:
+        try:
+            threading.Thread(target=run, name="wait", daemon=True).start()
+        except RuntimeError as error:  # the login node allows no more threads
+            if frame.head.get("op") == "jobs":
+                with self._mutex:
+                    self._polls -= 1
+            self._forget(frame)
+            self._fail(frame, OpError("retry", "the login node: {}".format(error)))
+
+    def _forget(self, frame: wire.Frame) -> None:
+        with self._mutex:
+            self._streams.pop(frame.id, None)
 
     def _work(self, pool: str) -> None:
         while True:

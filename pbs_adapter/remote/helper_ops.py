@@ -25,6 +25,7 @@ _MAX_WAIT = 300.0
 _BINS = 2  # threads that remove: a tree may have millions of entries
 _FIRST_COMMENT = 5.0  # after qsub PBS is asked this soon why the job waits, s
 Answer = Tuple[Dict[str, Any], bytes]
+Reading = Callable[[Dict[str, Any], Callable[[float], None]], Iterator[bytes]]
 
 
 class Operations:
@@ -58,7 +59,8 @@ class Operations:
             "cancel": self.cancel,
             "remove": self.remove,
         }
-        self.reading: Dict[str, Callable[[Dict[str, Any], bytes], Answer]] = {"jobs": self.jobs, "census": self.census}
+        #: Answered in pieces, by a thread of their own; the second argument waits, and raises when nobody listens.
+        self.streaming: Dict[str, Reading] = {"logs": self.logs, "census": self.census}
 
     def start(self) -> None:
         """Start the loops."""
@@ -162,9 +164,10 @@ class Operations:
         wait = max(0.0, min(_MAX_WAIT, float(field(head, "wait", float))))
         return self._board.report(str(field(head, "after", str)), wait), b""
 
-    def census(self, head: Dict[str, Any], body: bytes) -> Answer:
-        """PBS's queues, vnodes and server; everyone's jobs too where `jobs` asks for them."""
-        return host.census(self._pbs, bool(field(head, "jobs", bool, False)))
+    def census(self, head: Dict[str, Any], pause: Callable[[float], None]) -> Iterator[bytes]:
+        """PBS's server, queues, vnodes and everyone's jobs, as far as `parts` asks for them; `patience`: seconds."""
+        parts = [str(part) for part in field(head, "parts", list)]
+        return host.census(self._pbs, parts, max(1.0, min(60.0, float(field(head, "patience", float, 60.0)))))
 
     def logs(self, head: Dict[str, Any], pause: Callable[[float], None]) -> Iterator[bytes]:
         """The log of one container in pieces."""

@@ -90,7 +90,8 @@ class Writer:
 class Stream:
     """One stream of DATA towards the agent. `send` and `pause` raise Closed once the agent has cancelled it."""
 
-    def __init__(self, writer: Writer, ident: int) -> None:
+    def __init__(self, writer: Writer, ident: int, op: str) -> None:
+        self.op = op
         self._writer = writer
         self._id = ident
         self._credit = wire.CREDIT_WINDOW
@@ -121,7 +122,7 @@ class Stream:
         if error is None:
             self._writer.send_bulk(wire.Frame(self._id, wire.END))
         else:
-            head = {"kind": error.kind, "message": error.message}
+            head = {"kind": error.kind, "message": error.message[:4096]}  # fits one frame, whatever its characters
             self._writer.send_bulk(wire.Frame(self._id, wire.ERROR, head))
 
     def add_credit(self, head: Dict[str, Any]) -> None:

@@ -103,6 +103,7 @@ class Watcher:
         self._bad: Set[str] = set()  # to be read again without a mark
         self._bad_at = 0.0
         self.scanned = threading.Event()
+        self.ours = True  # as it was last seen: for those who may not wait for files
 
     def refresh(self, uid: str, fresh: bool = False) -> None:
         """Read one pod directory and put it on the board. One that cannot be read is put there as such."""
@@ -165,6 +166,7 @@ class Watcher:
         uids = self.spool.uids()
         for start in range(0, len(uids), _STEP):
             self.read(uids[start : start + _STEP])
+            self._board.put_alive()
         if len(uids) >= MOST_PODS:  # then nobody can say that a pod has no directory
             text = "{} holds more than {} entries: remove what hpc-bridge has not made"
             self._board.put_server(False, text.format(self.spool.pods, MOST_PODS))
@@ -175,7 +177,9 @@ class Watcher:
         return True
 
     def _take(self) -> bool:
-        if not self.is_ours():
+        self.ours = self.is_ours()
+        self._board.put_alive()
+        if not self.ours:
             return False
         uids = self.spool.take_dirty()
         self._marked.update(uids)

@@ -9,7 +9,10 @@ not trusted to be sane: every size is bounded, and anything odd raises `WireErro
 
 A message larger than one frame travels as MORE frames (parts of its body, in order), ended by the REQUEST, RESPONSE or
 ERROR frame that has the head and the last part: `split` makes them, `Assembler` joins them. A head above `SMALL_HEAD`
-goes in front of the body and `{"head_bytes": n}` takes its place; neither side's callers notice.
+goes in front of the body and `{"head_bytes": n}` takes its place; `whole` puts it back.
+
+What an answer costs the agent is bounded, too: JSON takes up to 26 times its size once it is parsed, so the head of an
+answer is at most `MAX_REPLY_HEAD`, and what is larger (a census, a log) comes as a stream.
 
 Streams (logs): the answering side sends DATA, then END or ERROR. It may send `CREDIT_WINDOW` bytes of DATA bodies, and
 then as many more as CREDIT frames (`{"bytes": n}`) allow. CANCEL asks it to stop early; END or ERROR follows even so.
@@ -39,13 +42,17 @@ KINDS = {
 #: Values of `kind` in an ERROR's head; they name the classes of `pbs_adapter.errors`.
 ERROR_KINDS = ("retry", "unreachable", "pbs", "backlog", "permanent", "rejected", "fenced", "outcome")
 
-MAX_HEAD = 1024 * 1024
-MAX_BODY = 1024 * 1024
-MAX_MESSAGE = 64 * 1024 * 1024  # an assembled body with its head
-MAX_PREAMBLE = 1024 * 1024  # what login scripts may print before MAGIC
 SMALL_HEAD = 64 * 1024
+MAX_HEAD = SMALL_HEAD  # of one frame
+MAX_BODY = 1024 * 1024
+MAX_MESSAGE = 8 * 1024 * 1024  # an assembled body with its head
+MAX_REPLY = 2 * 1024 * 1024  # the same of an answer
+MAX_REPLY_HEAD = 1024 * 1024
+MAX_REQUESTS = 4  # messages of several frames that the agent sends at a time
+MAX_PREAMBLE = 1024 * 1024  # what login scripts may print before MAGIC
 CREDIT_WINDOW = 1024 * 1024  # a stream, one direction; less, and fast readers wait for credit
 CHUNK = 64 * 1024  # the largest body of DATA and MORE that we send, so that streams take turns
+MIN_PART = 64  # the smallest body of a MORE: else a message could be a million frames
 
 _FIXED = struct.Struct(">IBQBI")
 _AFTER_LENGTH = _FIXED.size - 4
@@ -181,36 +188,55 @@ def split(message: Frame) -> List[Frame]:
 
 
 class Assembler:
-    """Joins what `split` made. One for each direction of a connection; bounded over all unfinished messages."""
+    """Joins what `split` made. One for each direction of a connection; bounded over all unfinished messages.
 
-    def __init__(self, limit: int = 2 * MAX_MESSAGE) -> None:
+    `lazy`: a head that travelled in front of its body stays there, so that `whole` can be called in another thread.
+    """
+
+    def __init__(self, limit: int = MAX_REQUESTS * (MAX_MESSAGE + CHUNK), lazy: bool = False) -> None:
         self._limit = limit
-        self._parts = {}  # type: Dict[int, List[bytes]]
+        self._lazy = lazy
+        self._parts = {}  # type: Dict[int, bytearray]
         self._held = 0
 
     def add(self, frame: Frame) -> Optional[Frame]:
         """The whole message that `frame` ends, `frame` itself when it belongs to none, None while parts are missing."""
         if frame.kind == MORE:
             self._held += len(frame.body)
-            if self._held > self._limit or (not frame.body):
+            held = self._parts.setdefault(frame.id, bytearray())
+            held += frame.body
+            if self._held > self._limit or len(held) > MAX_MESSAGE:
                 raise WireError("unfinished messages hold {} bytes".format(self._held))
-            self._parts.setdefault(frame.id, []).append(frame.body)
+            if len(frame.body) < MIN_PART or frame.head:
+                raise WireError("a part of {} bytes".format(len(frame.body)))
             return None
         if frame.kind not in (REQUEST, RESPONSE, ERROR):
             return frame
-        body = b"".join(self._parts.get(frame.id, []) + [frame.body])
-        self.forget(frame.id)
-        return _unspill(frame._replace(body=body))
+        parts = self._parts.pop(frame.id, None)
+        if parts is not None:
+            self._held -= len(parts)
+            parts += frame.body
+            frame = frame._replace(body=bytes(parts))
+        return frame if self._lazy else whole(frame)
 
     def forget(self, ident: int) -> None:
         """Drop the parts of a message that will not be finished."""
-        self._held -= sum(len(part) for part in self._parts.pop(ident, []))
+        self._held -= len(self._parts.pop(ident, b""))
 
 
-def _unspill(message: Frame) -> Frame:
+def spilled(message: Frame) -> int:
+    """Bytes of a head that stands in front of the body; 0 where it does not. Raises WireError when that is a lie."""
     size = message.head.get(_SPILLED)
     if size is None:
-        return message
+        return 0
     if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= len(message.body):
         raise WireError("a head of {!r} bytes in a body of {}".format(size, len(message.body)))
+    return size
+
+
+def whole(message: Frame) -> Frame:
+    """The message with its head where it belongs. Raises WireError."""
+    size = spilled(message)
+    if not size:
+        return message
     return message._replace(head=decode_head(message.body[:size]), body=message.body[size:])

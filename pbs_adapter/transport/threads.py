@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
+_HEAVY = threading.Lock()
 
 
 async def in_thread(name: str, work: Callable[[], T], kill: Callable[[], None]) -> T:
@@ -22,3 +24,13 @@ async def in_thread(name: str, work: Callable[[], T], kill: Callable[[], None]) 
         raise
     finally:
         executor.shutdown(wait=future.done())  # an idle thread ends at once
+
+
+async def beside(name: str, work: Callable[[], T]) -> T:
+    """Run what takes much memory for a moment: in a thread, and one at a time in this process."""
+
+    def alone() -> T:
+        with _HEAVY:
+            return work()
+
+    return await in_thread(name, alone, kill=lambda: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import signal
@@ -150,9 +151,14 @@ class Helper:
         """Any frame."""
         self.raw(wire.encode(frame))
 
-    def stream(self, **head: Any) -> Iterator[bytes]:
-        """The bodies of a log stream, giving credit back at once."""
-        ident = self.start("logs", **head)
+    def census(self, *parts: str) -> tuple[Json, bytes]:
+        """Head and body of a census."""
+        line, _, body = b"".join(self.stream("census", parts=list(parts))).partition(b"\n")
+        return json.loads(line), body
+
+    def stream(self, op: str = "logs", **head: Any) -> Iterator[bytes]:
+        """The bodies of a stream, giving credit back at once."""
+        ident = self.start(op, **head)
         while True:
             frame = self.result(ident)
             if frame.kind == wire.END:

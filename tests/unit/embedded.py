@@ -34,6 +34,12 @@ class EmbeddedCluster:
     ) -> None:
         self.found = found
         self.calls: list[tuple[object, ...]] = []
+        self.censuses: list[bool] = []  # whether each was a quick one
+        self.census_error: AdapterError | None = None
+        self.bug: Exception | None = None  # raised by whatever is asked of jobs next
+        self.fenced: dict[str, AdapterError] = {}  # by account
+        self.read_age: dict[str, float] = {}
+        self.asked: dict[str, int] = dict.fromkeys(accounts, 0)  # reports asked for, by account
         self.complete = True
         self.server_up = True
         self.failure: AdapterError | None = None  # raised by the next submit, after it was carried out
@@ -78,9 +84,16 @@ class EmbeddedCluster:
         if not self._connection:
             raise Unreachable(self._message)
 
+    def _refuse(self, account: str) -> None:
+        if account in self.fenced:
+            raise self.fenced[account]
+        if self.bug is not None and account == list(self._jobs)[-1]:
+            raise self.bug
+
     async def submit(self, job: JobRequest) -> str:
         """The job is queued at once."""
         self._need_channel()
+        self._refuse(job.ref.account)
         self.calls.append(("submit", job.ref.uid))
         if self.failure is not None:
             failure, self.failure = self.failure, None
@@ -111,6 +124,8 @@ class EmbeddedCluster:
     async def jobs(self, account: str, after: str, wait: float) -> JobsReport:
         """Always full reports: at once when `after` is not the present state, else after a change or `wait`."""
         self._need_channel()
+        self.asked[account] += 1
+        self._refuse(account)
         connection, changed = self._connection, self._changed
         if after == f"{connection}.{self._version}":
             tasks = [asyncio.ensure_future(changed.wait()), asyncio.ensure_future(self._clock.sleep(wait))]
@@ -119,6 +134,7 @@ class EmbeddedCluster:
                 task.cancel()
         if self._connection != connection:
             raise Unreachable(self._message or "connection lost")
+        self._refuse(account)
         return JobsReport(
             cursor=f"{connection}.{self._version}",
             full=True,
@@ -126,11 +142,15 @@ class EmbeddedCluster:
             observations=tuple(self._jobs[account].values()),
             server_up=self.server_up,
             server_message="" if self.server_up else "cannot connect to server pbs-a (errno=111)",
+            read_age=self.read_age.get(account, 0.0),
         )
 
-    async def census(self) -> Census:
+    async def census(self, *, quick: bool = False) -> Census:
         """As the test made it."""
         self._need_channel()
+        self.censuses.append(quick)
+        if self.census_error is not None:
+            raise self.census_error
         return replace(self.found(), at=self._clock.time())
 
     async def logs(self, ref: JobRef, query: LogQuery) -> AsyncIterator[bytes]:

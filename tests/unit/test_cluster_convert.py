@@ -17,7 +17,7 @@ from pbs_adapter.errors import PbsUnavailable
 from pbs_adapter.models import CensusJob, JobsReport, Observation, PbsView, Seen
 
 UID = "11111111-2222-3333-4444-555555555555"
-STATUS = {"version": 1, "uid": UID, "phase": "Running", "containers": {}}
+STATUS = {"version": 1, "uid": UID, "phase": "Running", "result": None, "containers": {}}
 RECORDINGS = Path(__file__).parents[1] / "contract" / "pbs" / "recordings" / "release"
 
 
@@ -94,7 +94,7 @@ def test_fields_of_the_wrong_type_are_as_if_missing(field: str, value: Any) -> N
         ("x", "not an object"),
         ({}, "version None"),
         ({**STATUS, "version": 2}, "version 2"),
-        ({**STATUS, "version": "1" * 99}, "version 1111"),
+        ({**STATUS, "version": "1" * 99}, "version '1111"),
         ({**STATUS, "uid": "other"}, "another pod"),
     ],
 )

@@ -14,8 +14,8 @@ from virtualtime import VirtualClock
 
 from bridge.clusters.link import ClusterLink
 from bridge.telemetry import Metrics
-from pbs_adapter.errors import Fenced, OutcomeUnknown
-from pbs_adapter.models import JobOptions, JobRef, JobRequest, LogQuery, Observation
+from pbs_adapter.errors import Fenced, OutcomeUnknown, Unreachable
+from pbs_adapter.models import JobOptions, JobRef, JobRequest, LogQuery, Observation, PbsView
 
 ACCOUNTS = [
     {"name": "chem", "transport": {"type": "local"}, "namespaces": ["chem-*", "lab"], "sharedTrust": True},
@@ -160,19 +160,95 @@ async def test_a_submission_counts_as_seen_before_any_report() -> None:
         assert seen.job_id == "2.alpha"
 
 
-async def test_a_newer_leader_ends_the_link() -> None:
-    clock = VirtualClock()
+async def test_a_fenced_account_is_that_accounts_trouble_and_the_others_go_on() -> None:
+    """One account's word (any job outside a container can write its epoch file) ended the agent for all clusters."""
+    async with scene() as s:
+        s.pbs.fenced["chem"] = Fenced("epoch 7 is over: 999999999999 leads now")
+        s.pbs.put("chem", Observation("u1"))
+        await s.clock.advance(30)
+        assert "refuses this agent: epoch 7 is over" in s.link.trouble("chem")
+        assert not s.link.complete("chem")
+        assert s.link.health().reachable
+        with pytest.raises(Unreachable, match="refuses this agent"):
+            await s.link.submit(REQUEST)
+        asked = s.pbs.asked["chem"]
+        await s.clock.advance(3600)
+        assert s.pbs.asked["chem"] - asked < 40  # pauses grow to minutes
+        s.pbs.put("rest", Observation("u3"))
+        await s.clock.advance(1)
+        assert s.link.seen("u3") == Observation("u3")
+        s.pbs.fenced.clear()
+        await s.clock.advance(400)
+        assert s.link.trouble("chem") == ""
 
-    class Taken(EmbeddedCluster):
-        async def census(self) -> None:  # type: ignore[override]
-            """Another leads."""
-            raise Fenced("epoch 7 is below 8")
 
-    pbs = Taken(census, ["chem", "rest"], clock)
-    pbs.connect()
-    with pytest.raises(ExceptionGroup) as caught:
-        await ClusterLink(cluster(accounts=ACCOUNTS), pbs, clock=clock).run()
-    assert caught.group_contains(Fenced)
+async def test_a_census_that_is_refused_ends_nothing() -> None:
+    async with scene() as s:
+        s.pbs.census_error = Fenced("epoch 7 is below 8")
+        await s.clock.advance(200)
+        s.pbs.put("rest", Observation("u3"))
+        await s.clock.advance(1)
+        assert s.link.seen("u3") is not None
+
+
+async def test_a_bug_in_one_task_is_shown_and_the_task_started_again() -> None:
+    async with scene() as s:
+        s.pbs.put("chem", Observation("u1"))
+        await s.clock.advance(1)
+        s.pbs.bug = TypeError("'int' object is not iterable")
+        s.pbs.put("rest", Observation("u2"))
+        await s.clock.advance(1)
+        assert "TypeError: 'int' object" in s.link.health().message
+        assert b'task_failures_total{cluster="alpha",task="jobs of rest"}' in s.metrics.text()
+        assert s.link.seen("u1") is not None
+        s.pbs.bug = None
+        await s.clock.advance(90)
+        assert s.link.seen("u2") is not None
+        assert s.link.trouble("rest") == ""
+        assert "TypeError" in s.link.health().message
+        await s.clock.advance(700)
+        assert s.link.health().message == ""
+
+
+async def test_what_an_account_says_of_a_pod_of_another_is_dropped_and_told() -> None:
+    """UIDs stand in the names of jobs, which all users see: any of them could end a pod of the others."""
+    async with scene() as s:
+        s.link.owner_of = {"u1": "rest", "u2": "chem"}.get
+        status = {"version": 1, "uid": "u1", "phase": "Ended", "result": "Succeeded", "containers": {}}
+        s.pbs.put("chem", Observation("u1", claimed=True, status=status), Observation("u2"))
+        s.pbs.put("rest", Observation("u1", job_id="1.a"))
+        await s.clock.advance(1)
+        seen = s.link.seen("u1")
+        assert seen == Observation("u1", job_id="1.a")
+        assert "u1" not in s.link.of_account("chem")
+        assert s.link.complete("chem")
+        assert s.link.complete("rest")
+        assert "account chem" in s.link.health().message
+        assert b'false_reports_total{account="chem",cluster="alpha"}' in s.metrics.text()
+
+
+async def test_an_account_that_reports_too_much_is_in_trouble_and_bounded() -> None:
+    async with scene() as s:
+        many = [Observation(f"u{n}", pbs=PbsView(comment="x" * 4000)) for n in range(20_000)]
+        s.pbs.put("chem", *many)
+        await s.clock.advance(5)
+        assert "more pods than an agent keeps" in s.link.trouble("chem")
+        assert len(s.link.of_account("chem")) < 5000
+        assert s.link.trouble("rest") == ""
+
+
+async def test_files_that_hang_are_told_of_and_only_that_account_waits() -> None:
+    async with scene() as s:
+        s.pbs.read_age["chem"] = 100.0
+        s.pbs.put("chem", Observation("u1"))
+        await s.clock.advance(1)
+        assert "files hang" in s.link.trouble("chem")
+        assert not s.link.complete("chem")
+        assert s.link.health().reachable
+        s.pbs.read_age.clear()
+        s.pbs.put("chem", Observation("u2"))
+        await s.clock.advance(1)
+        assert s.link.trouble("chem") == ""
 
 
 @pytest.mark.parametrize(("namespace", "account"), [("chem-1", "chem"), ("lab", "chem"), ("laboratory", "rest")])

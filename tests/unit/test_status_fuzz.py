@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbs_adapter import cluster_convert
-from pbs_adapter.remote.helper_status import PHASES, STATES, parse_status
+from pbs_adapter.remote.helper_status import parse_status
+from pbs_adapter.remote.status_shape import PHASES, STATES
 
 UID = "7f0c6f4e-0000-4000-8000-000000000001"
 RUN = {

@@ -135,7 +135,7 @@ def test_large_messages_are_split_and_joined(size: int, head: dict[str, object])
     for part in parts:
         for frame in decoder.feed(encode(part)):
             joined.append(assembler.add(frame))
-            assembler.add(Frame(10, wire.MORE, {}, b"another message in between"))
+            assembler.add(Frame(10, wire.MORE, {}, b"another message in between" * 3))
     assert joined == [None] * (len(parts) - 1) + [message]
 
 

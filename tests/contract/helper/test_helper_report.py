@@ -235,20 +235,30 @@ def test_a_former_leader_is_fenced(site: Site) -> None:
 
 def test_the_census_is_pbs_own_words(site: Site) -> None:
     helper = site.helper()
-    answer = helper.result(helper.start("census"))
-    sizes = [answer.head[name] for name in ("server_size", "queues_size", "vnodes_size")]
-    assert sum(sizes) == len(answer.body)
-    assert b"workq" in answer.body[sizes[0] : sizes[0] + sizes[1]]
-    assert answer.head["host"]["kernel"] == os.uname().release
-    assert "jobs_at" not in answer.head
+    head, body = helper.census("server", "queues", "vnodes")
+    sizes = [head[name] for name in ("server_size", "queues_size", "vnodes_size")]
+    assert sum(sizes) == len(body)
+    assert b"workq" in body[sizes[0] : sizes[0] + sizes[1]]
+    assert head["host"]["kernel"] == os.uname().release
+    assert "jobs_at" not in head
+
+
+def test_a_quick_census_asks_for_queues_and_vnodes_alone(site: Site, pbs: Server) -> None:
+    helper = site.helper()
+    until(lambda: ready(helper), "the first poll is over")
+    before = int(pbs.stats()["connections"])
+    head, body = helper.census("queues", "vnodes")
+    assert int(pbs.stats()["connections"]) - before <= 3  # two, and perhaps a poll
+    assert {"at", "queues_size", "vnodes_size"} == set(head)
+    assert head["queues_size"] + head["vnodes_size"] == len(body)
 
 
 def test_the_census_lists_all_jobs_where_asked(site: Site) -> None:
     helper = site.helper()
     job_id = site.submit(helper, site.uid, options="-q parked")
-    answer = helper.result(helper.start("census", jobs=True))
-    table = parse_job_table(answer.body[-answer.head["jobs_size"] :])
-    assert answer.head["jobs_problem"] == ""
+    head, body = helper.census("server", "queues", "vnodes", "jobs")
+    table = parse_job_table(body[-head["jobs_size"] :])
+    assert head["jobs_problem"] == ""
     assert [(row.queue, row.state) for row in table if row.job_id == job_id] == [("parked", "Q")]
 
 
@@ -266,10 +276,10 @@ def test_a_site_that_lists_no_jobs_gives_the_rest(site: Site) -> None:
     site.hello(helper, pbs_exec=str(shadow), poll=3600.0)
     until(lambda: ready(helper), "the first poll is over")
     asked.unlink()
-    answer = helper.result(helper.start("census", jobs=True))
-    assert answer.head["jobs_size"] == 0
-    assert answer.head["jobs_problem"]
-    assert b"workq" in answer.body
+    head, body = helper.census("server", "queues", "vnodes", "jobs")
+    assert head["jobs_size"] == 0
+    assert head["jobs_problem"]
+    assert b"workq" in body
     assert [line.split()[:2] for line in asked.read_text().splitlines()] == [
         ["qstat", "-B"],
         ["qstat", "-Q"],

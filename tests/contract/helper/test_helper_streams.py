@@ -225,6 +225,16 @@ def test_too_many_streams_are_refused(pod: Pod) -> None:
     refused = [pod.helper.frame(ident) for ident in idents[-6:]]
     assert [frame.head["kind"] for frame in refused] == ["retry"] * 6
     assert pod.helper.ask("write", uid=pod.uid, files=[], volumes=[]) == {}
+    for _ in range(20):  # stern on a Job took the poll's place, and the account was unusable
+        assert pod.helper.ask("jobs", after="", wait=0)["observations"]
+    assert pod.helper.census("queues", "vnodes")[1]
+    for ident in idents[:6]:  # those that were refused hold no place
+        pod.helper.send(Frame(ident, wire.CANCEL))
+        assert pod.helper.frame(ident).kind == wire.END
+    again = [pod.helper.start("logs", uid=pod.uid, container="main", follow=True) for _ in range(7)]
+    assert pod.helper.frame(again[-1]).head["kind"] == "retry"
+    pod.helper.send(Frame(again[0], wire.CANCEL))
+    assert pod.helper.frame(again[0]).kind == wire.END
     pod.helper.close()
 
 

@@ -65,7 +65,7 @@ async def outcome(task: asyncio.Task[Any]) -> object:
 async def test_many_calls_are_in_flight_and_large_bodies_arrive(connection: Connection) -> None:
     assert connection.hello["head"]["instance"] == "x"
     slow = [asyncio.create_task(connection.request({"op": "sleep", "seconds": 0.3, "n": n})) for n in range(10)]
-    bodies = [os.urandom(size) for size in (0, 1, 65536, 65537, 3_000_000)]
+    bodies = [os.urandom(size) for size in (0, 1, 65536, 65537, 1_300_000)]
     replies = await asyncio.gather(*(connection.request({"op": "echo", "pad": "x" * 100_000}, b) for b in bodies))
     assert [reply.body for reply in replies] == bodies
     assert [reply.head["head"]["n"] for reply in await asyncio.gather(*slow)] == list(range(10))
@@ -162,7 +162,7 @@ async def test_a_helper_that_hangs_is_found_by_ping(connect: Connect) -> None:
     os.kill(await pid_of(connection), signal.SIGSTOP)
     left = asyncio.create_task(connection.request({"op": "echo"}))
     # More than all buffers on the way can take: some of these have not left.
-    queued = [asyncio.create_task(connection.request({"op": "echo"}, bytes(40_000_000))) for _ in range(2)]
+    queued = [asyncio.create_task(connection.request({"op": "echo"}, bytes(8_000_000))) for _ in range(5)]
     assert isinstance(await outcome(left), errors.OutcomeUnknown)
     for task in queued:
         assert type(await outcome(task)) is errors.Unreachable
