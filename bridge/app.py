@@ -12,7 +12,8 @@
       sweep       jobs whose pod is gone
     The kubelet ports are served from the start of leading to its end.
 
-The first root task that ends, ends the process: graceful, then by cancellation (`TaskGroup`).
+The first of status and leader that ends, ends the process. A task below the leader that fails is told of, and started
+again after a pause: one cluster's trouble, or a bug that one pod or cluster brings to light, is nobody else's.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import structlog
 from bridge.api.settings import Cluster as ClusterSettings
 from bridge.api.settings import Settings
 from bridge.clusters.connect import connect as connect_cluster
+from bridge.clusters.keeping import keep_running
 from bridge.clusters.link import ClusterLink
 from bridge.clusters.sweep import Sweeper
 from bridge.kube import Json, Kubernetes, paths
@@ -123,15 +125,23 @@ class Agent:
             self._router = router = self._build_router()
             closing.callback(self._forget_router)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._recorder.run(), name="events")
-                tasks.create_task(router.run(), name="routing")
-                tasks.create_task(self._count(), name="figures")
+                for name, run in {"events": self._recorder.run, "routing": router.run, "figures": self._count}.items():
+                    tasks.create_task(keep_running(name, run, self._clock, self._failed), name=name)
                 for parts in self._nodes:
-                    name = parts.link.settings.name
-                    tasks.create_task(parts.link.run(), name=f"{name}.link")
-                    tasks.create_task(parts.pods.run(), name=f"{name}.pods")
-                    tasks.create_task(parts.node.run(), name=f"{name}.node")
-                    tasks.create_task(parts.sweep.run(), name=f"{name}.sweep")
+                    self._serve_node(parts, tasks)
+
+    def _serve_node(self, parts: VirtualNode, tasks: asyncio.TaskGroup) -> None:
+        def failed(task: str, why: str) -> None:
+            parts.link.fault(task, why)
+            parts.pods.wake_all()  # whatever was being worked on is looked at again
+
+        runs = {"link": parts.link.run, "pods": parts.pods.run, "node": parts.node.run, "sweep": parts.sweep.run}
+        for name, run in runs.items():
+            work = keep_running(name, run, self._clock, failed)
+            tasks.create_task(work, name=f"{parts.link.settings.name}.{name}")
+
+    def _failed(self, task: str, why: str) -> None:
+        self._metrics.task_failures.labels("", task).inc()
 
     async def _build(
         self, cluster: ClusterSettings, instance: str, epoch: int, client_ca: str | None, closing: AsyncExitStack

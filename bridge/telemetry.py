@@ -116,6 +116,18 @@ class Metrics:
             ["cluster", "account"],
             registry=r,
         )
+        self.task_failures = Counter(
+            "hpc_bridge_task_failures_total",
+            "Tasks of the agent that failed and were started again; cluster empty: of the agent as a whole.",
+            ["cluster", "task"],
+            registry=r,
+        )
+        self.false_reports = Counter(
+            "hpc_bridge_false_reports_total",
+            "What an account said of pods that another account serves; it was dropped.",
+            ["cluster", "account"],
+            registry=r,
+        )
         self.routed = Counter(
             "hpc_bridge_routed_total", "Pods routed, by rule and cluster (local: released).", ["rule", "to"], registry=r
         )

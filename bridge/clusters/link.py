@@ -2,28 +2,34 @@
 
 A loop per account follows the jobs by long poll, another takes the census; both only replace what is known and wake
 those who listen. Nothing here decides about pods. A failed poll changes health, never an observation.
+
+An account in trouble (unreachable, fenced, flooding, lying) is that account's trouble: it gets nothing new until it is
+well, everything else goes on. That this process leads is the Lease's word alone, so `Fenced` goes no further than here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 import structlog
 
 from bridge.api.settings import Cluster as ClusterSettings
 from bridge.clusters.books import Books
 from bridge.clusters.health import ClusterHealth, differs, judge
+from bridge.clusters.keeping import keep_running
 from bridge.kube.clock import BackOff, Clock, SystemClock, wait
 from bridge.plan.floor import with_floor
 from bridge.telemetry import Metrics
-from pbs_adapter.errors import AdapterError, Fenced, OutcomeUnknown
+from pbs_adapter.errors import AdapterError, Fenced, OutcomeUnknown, Unreachable
 from pbs_adapter.models import (
     Census,
     Cluster,
     JobRef,
     JobRequest,
+    JobsReport,
     LogQuery,
     Observation,
     PodFile,
@@ -32,8 +38,14 @@ from pbs_adapter.models import (
 
 LONG_POLL = 20.0  # s the helper may wait for a change
 TICK = 1.0  # s between two looks at the channels' state
+FAULTS_SHOW = 600.0  # s for which a task that failed and was started again is told of
+EARLIEST = 0.02  # s between a report and the next request
+IDLE_SHARE = 3.0  # times as long as a report took to read nothing more is asked for: a flood gets a quarter of the time
+MEMORY = 64 << 20  # bytes that all observations of a cluster may take, shared among its accounts
+AT_LEAST = 16 << 20  # of each account
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 class ClusterLink:
@@ -56,7 +68,12 @@ class ClusterLink:
         self._adapter = adapter
         self._metrics = metrics
         self._clock = clock or SystemClock()
-        self._books = {account.name: Books() for account in settings.accounts}
+        #: Which account serves a UID, where that is known; what others say of it is dropped.
+        self.owner_of: Callable[[str], str | None] = lambda uid: None
+        most = max(AT_LEAST, MEMORY // max(1, len(settings.accounts)))
+        self._books = {each.name: Books(most=most, foreign=self._foreign(each.name)) for each in settings.accounts}
+        self._lies = dict.fromkeys(self._books, 0)
+        self._faults: dict[str, tuple[str, float]] = {}
         self._census_due = asyncio.Event()
         start = self._clock.time()
         self._health = judge(ClusterHealth(False, "", start), {}, self._problems(), start)
@@ -65,12 +82,28 @@ class ClusterLink:
         return f"<ClusterLink {self.settings.name} reachable={self._health.reachable} jobs={len(self.observations)}>"
 
     async def run(self) -> None:
-        """Follow jobs and census until cancelled. Raises Fenced when a newer leader has spoken to an account."""
+        """Follow jobs and census until cancelled. A task that fails is started again, and shown in the health."""
         async with asyncio.TaskGroup() as tasks:
             for account in self._books:
-                tasks.create_task(self._follow(account), name=f"{self.settings.name}.jobs.{account}")
-            tasks.create_task(self._take_census(), name=f"{self.settings.name}.census")
-            tasks.create_task(self._watch_health(), name=f"{self.settings.name}.health")
+                self._keep(tasks, f"jobs of {account}", lambda account=account: self._follow(account))  # type: ignore[misc]
+            self._keep(tasks, "census", self._take_census)
+            self._keep(tasks, "health", self._watch_health)
+
+    def _keep(self, tasks: asyncio.TaskGroup, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        work = keep_running(name, run, self._clock, self.fault)
+        tasks.create_task(work, name=f"{self.settings.name}.{name}")
+
+    def fault(self, task: str, why: str) -> None:
+        """A task of this cluster failed and is being started again."""
+        self._faults[task] = why, self._clock.monotonic()
+        if self._metrics is not None:
+            self._metrics.task_failures.labels(self.settings.name, task).inc()
+        for account, books in self._books.items():
+            if task == f"jobs of {account}":
+                books.failed(f"the agent's own fault: {why}")
+
+    def _foreign(self, account: str) -> Callable[[str], bool]:
+        return lambda uid: self.owner_of(uid) not in (None, account)
 
     async def aclose(self) -> None:
         """Close the channels."""
@@ -126,12 +159,12 @@ class ClusterLink:
                 return account.name
         return None
 
-    # Acting: errors of `pbs_adapter.errors` pass to the caller
+    # Acting: errors of `pbs_adapter.errors` pass to the caller, but for Fenced, which to him is an account away
 
     async def submit(self, job: JobRequest) -> str:
         """See `models.Cluster.submit`. From then on the UID counts as seen, whatever came of it."""
         try:
-            job_id = await self._adapter.submit(job)
+            job_id = await self._unfenced(job.ref.account, self._adapter.submit(job))
         except OutcomeUnknown:
             self._books[job.ref.account].note(job.ref.uid, None, self._clock.monotonic())
             raise
@@ -140,15 +173,33 @@ class ClusterLink:
 
     async def write(self, ref: JobRef, files: tuple[PodFile, ...], volumes: tuple[VolumeFiles, ...]) -> None:
         """See `models.Cluster.write`."""
-        await self._adapter.write(ref, files, volumes)
+        await self._unfenced(ref.account, self._adapter.write(ref, files, volumes))
 
     async def cancel(self, ref: JobRef, grace: int, *, force: bool = False) -> None:
         """See `models.Cluster.cancel`."""
-        await self._adapter.cancel(ref, grace, force=force)
+        await self._unfenced(ref.account, self._adapter.cancel(ref, grace, force=force))
 
     async def remove(self, ref: JobRef) -> None:
         """See `models.Cluster.remove`."""
-        await self._adapter.remove(ref)
+        await self._unfenced(ref.account, self._adapter.remove(ref))
+
+    async def _unfenced(self, account: str, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except Fenced as error:
+            text = self._fenced(account, error)
+            self._judge()
+            raise Unreachable(text) from error
+
+    def _fenced(self, account: str, error: Fenced) -> str:
+        """Note that the account obeys another agent, or believes to."""
+        text = f"the account refuses this agent: {error}; if no other agent runs, see `epoch` in its spool"
+        books = self._books.get(account)
+        if books is not None:
+            if books.problem != text:
+                log.error("cluster.fenced", cluster=self.settings.name, account=account, error=str(error))
+            books.failed(text)
+        return text
 
     def logs(self, ref: JobRef, query: LogQuery) -> AsyncIterator[bytes]:
         """See `models.Cluster.logs`."""
@@ -157,13 +208,16 @@ class ClusterLink:
     # The loops
 
     async def _follow(self, account: str) -> None:
-        books, back_off = self._books[account], BackOff(0.5, 5.0)
+        books, back_off, fenced = self._books[account], BackOff(0.5, 5.0), BackOff(5.0, 300.0)
         while True:
             asked_at = self._clock.monotonic()
             try:
                 report = await self._adapter.jobs(account, books.cursor, LONG_POLL)
-            except Fenced:
-                raise
+            except Fenced as error:
+                self._fenced(account, error)
+                self._judge()
+                await self._clock.sleep(fenced.pause())
+                continue
             except AdapterError as error:
                 if books.problem != str(error):
                     log.warning("cluster.poll_failed", cluster=self.settings.name, account=account, error=str(error))
@@ -171,16 +225,35 @@ class ClusterLink:
                 self._judge()
                 await self._clock.sleep(back_off.pause())
                 continue
+            fenced.reset()
+            self._enter(account, report, asked_at)
+            if report.spoilt or not books.cursor:
+                log.warning("cluster.report_spoilt", cluster=self.settings.name, account=account, error=books.problem)
+                await self._clock.sleep(back_off.pause())
+                continue
             back_off.reset()
-            if not books.cursor and self._metrics is not None:
-                spent = self._clock.monotonic() - asked_at
-                self._metrics.poll_seconds.labels(self.settings.name, "jobs").observe(spent)
-            sure = self.complete(account)
-            changed = books.apply(report, asked_at, self._clock.monotonic())
-            self._judge()
-            self._tell(changed)
-            if self.complete(account) and not sure:
-                self._tell_health()  # pods of which nothing is seen waited for that, and no report will name them
+            await self._clock.sleep(min(1.0, EARLIEST + IDLE_SHARE * report.took))
+
+    def _enter(self, account: str, report: JobsReport, asked_at: float) -> None:
+        books, began = self._books[account], not self._books[account].cursor
+        if began and self._metrics is not None:
+            spent = self._clock.monotonic() - asked_at
+            self._metrics.poll_seconds.labels(self.settings.name, "jobs").observe(spent)
+        sure = self.complete(account)
+        changed = books.apply(report, asked_at, self._clock.monotonic())
+        if books.lies > self._lies[account]:
+            self._lied(account, books.lies - self._lies[account])
+            self._lies[account] = books.lies
+        self._judge()
+        self._tell(changed)
+        if self.complete(account) and not sure:
+            self._tell_health()  # pods of which nothing is seen waited for that, and no report will name them
+
+    def _lied(self, account: str, times: int) -> None:
+        log.error("cluster.false_report", cluster=self.settings.name, account=account, observations=times)
+        if self._metrics is not None:
+            self._metrics.false_reports.labels(self.settings.name, account).inc(times)
+        self.fault(f"check of account {account}", "it tells of pods that another account serves; that is not believed")
 
     async def _watch_health(self) -> None:
         """A channel may go down and say why between two polls."""
@@ -201,8 +274,6 @@ class ClusterLink:
             asked_at = self._clock.monotonic()
             try:
                 census = await self._adapter.census()
-            except Fenced:
-                raise
             except AdapterError as error:
                 log.info("cluster.census_failed", cluster=self.settings.name, error=str(error))
                 await wait(self._clock, self._census_due, min(back_off.pause(), self.settings.census))
@@ -218,7 +289,10 @@ class ClusterLink:
     def _judge(self) -> None:
         """Work out the health anew; tell of a change, and take a census at once when the cluster came back."""
         old = self._health
-        self._health = judge(old, self._adapter.health(), self._problems(), self._clock.time())
+        now = self._clock.monotonic()
+        self._faults = {task: (why, at) for task, (why, at) in self._faults.items() if now - at < FAULTS_SHOW}
+        faults = {task: why for task, (why, _) in self._faults.items()}
+        self._health = judge(old, self._adapter.health(), self._problems(), self._clock.time(), faults)
         if self._metrics is not None:
             for name in self._books:
                 self._metrics.channel_connected.labels(self.settings.name, name).set(self._connected(name))

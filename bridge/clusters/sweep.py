@@ -15,7 +15,7 @@ import structlog
 from bridge.clusters.link import ClusterLink
 from bridge.kube.clock import Clock, SystemClock
 from bridge.telemetry import Metrics
-from pbs_adapter.errors import AdapterError, Fenced
+from pbs_adapter.errors import AdapterError
 from pbs_adapter.models import JobRef, Observation, Seen
 
 GRACE = 30  # s between SIGTERM and SIGKILL of an orphan, as pods have by default
@@ -176,7 +176,5 @@ class Sweeper:
             log.warning("sweep.cancelled", force=action.force, **where)
             if self._metrics is not None and not action.force:
                 self._metrics.swept.labels(self._link.settings.name).inc()
-        except Fenced:
-            raise
         except AdapterError as error:  # the next look finds it again
             log.warning("sweep.failed", error=str(error), **where)

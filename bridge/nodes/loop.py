@@ -82,6 +82,7 @@ class NodeAgent:
         self._provider_id = provider_id(cluster, instance)
         self._kubernetes: str | None = None
         self._status: Json = {}
+        self._told: set[str] = set()  # accounts and tasks in trouble that an Event has been made of
         self._capacity: tuple[float, Capacity] | None = None
         self.node_uid: str | None = None
         link.on_health.append(self.wake)
@@ -154,6 +155,7 @@ class NodeAgent:
         if patch := pure.metadata_patch(self._cluster, view, found):
             found = await self._kube.patch(paths.node(self.name), patch, kind="merge")
         await self._post_status(view, found)
+        self._announce_trouble(view)
         if patch := pure.taints_patch(view, found):
             patched = await self._kube.patch(paths.node(self.name), patch, kind="merge")
             self._announce(view, patched)
@@ -178,6 +180,15 @@ class NodeAgent:
             self._recorder.event(about, "Normal", "ClusterReachable", pure.REACHABLE_MESSAGE)
         else:
             self._recorder.event(about, "Warning", "ClusterUnreachable", view.message)
+
+    def _announce_trouble(self, view: pure.View) -> None:
+        """An Event for each account, and each task of the agent, that is in trouble while the cluster can be used."""
+        health = self._link.health()
+        bad = {name for name, text in health.trouble.items() if text and view.reachable} | set(health.faults)
+        if self._recorder is not None and self.node_uid and bad - self._told:
+            about = {"kind": "Node", "metadata": {"name": self.name, "uid": self.node_uid}}
+            self._recorder.event(about, "Warning", "ClusterDegraded", health.message)
+        self._told = bad
 
     def _view(self) -> pure.View:
         health, census = self._link.health(), self._link.census

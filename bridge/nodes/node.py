@@ -39,8 +39,8 @@ class View:
     """All that a node's status follows from.
 
     capacity, allocatable: as of `capacity.Capacity`, empty before the first census. reachable: None while it is not
-    known yet. message: why it is not reachable. provider_id: what to give a Node that has none; empty: nothing.
-    kubernetes: the version of the API server, empty where it did not say.
+    known yet. message: why it is not reachable, or what is wrong although it is. provider_id: what to give a Node that
+    has none; empty: nothing. kubernetes: the version of the API server, empty where it did not say.
     """
 
     address: str
@@ -212,7 +212,8 @@ def _conditions(view: View, old: Mapping[str, Json], seen: bool) -> list[tuple[s
     """(type, status, reason, message) in the kubelet's order: Ready last."""
     rows = [(type_, "False", reason, message) for type_, reason, message in _PRESSURE]
     if view.reachable:
-        rows.append((names.CLUSTER_REACHABLE, "True", "ClusterReachable", REACHABLE_MESSAGE))
+        said = f"{REACHABLE_MESSAGE}; {view.message}" if view.message else REACHABLE_MESSAGE
+        rows.append((names.CLUSTER_REACHABLE, "True", "ClusterReachable", said))
     elif view.reachable is False:
         rows.append((names.CLUSTER_REACHABLE, "False", "ClusterUnreachable", view.message or "not connected"))
     else:

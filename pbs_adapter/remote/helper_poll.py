@@ -139,7 +139,7 @@ class Poller:
 
     def poll(self) -> bool:
         """One bulk poll. True when PBS answered."""
-        if not self._watcher.is_ours():
+        if not self._watcher.ours:  # not asked for here: files may hang, and PBS goes on
             self._board.put_server(False, "another helper has taken this account over")
             return False
         started = time.monotonic()
