@@ -176,7 +176,7 @@ async def test_a_fenced_account_is_that_accounts_trouble_and_the_others_go_on() 
         assert s.pbs.asked["chem"] - asked < 40  # pauses grow to minutes
         s.pbs.put("rest", Observation("u3"))
         await s.clock.advance(1)
-        assert s.link.seen("u3") == Observation("u3")
+        assert s.link.seen("rest", "u3") == Observation("u3")
         s.pbs.fenced.clear()
         await s.clock.advance(400)
         assert s.link.trouble("chem") == ""
@@ -188,7 +188,7 @@ async def test_a_census_that_is_refused_ends_nothing() -> None:
         await s.clock.advance(200)
         s.pbs.put("rest", Observation("u3"))
         await s.clock.advance(1)
-        assert s.link.seen("u3") is not None
+        assert s.link.seen("rest", "u3") is not None
 
 
 async def test_a_bug_in_one_task_is_shown_and_the_task_started_again() -> None:
@@ -200,10 +200,10 @@ async def test_a_bug_in_one_task_is_shown_and_the_task_started_again() -> None:
         await s.clock.advance(1)
         assert "TypeError: 'int' object" in s.link.health().message
         assert b'task_failures_total{cluster="alpha",task="jobs of rest"}' in s.metrics.text()
-        assert s.link.seen("u1") is not None
+        assert s.link.seen("chem", "u1") is not None
         s.pbs.bug = None
         await s.clock.advance(90)
-        assert s.link.seen("u2") is not None
+        assert s.link.seen("rest", "u2") is not None
         assert s.link.trouble("rest") == ""
         assert "TypeError" in s.link.health().message
         await s.clock.advance(700)
@@ -218,8 +218,8 @@ async def test_what_an_account_says_of_a_pod_of_another_is_dropped_and_told() ->
         s.pbs.put("chem", Observation("u1", claimed=True, status=status), Observation("u2"))
         s.pbs.put("rest", Observation("u1", job_id="1.a"))
         await s.clock.advance(1)
-        seen = s.link.seen("u1")
-        assert seen == Observation("u1", job_id="1.a")
+        assert s.link.seen("rest", "u1") == Observation("u1", job_id="1.a")
+        assert s.link.holders("u1") == ("rest",)
         assert "u1" not in s.link.of_account("chem")
         assert s.link.complete("chem")
         assert s.link.complete("rest")

@@ -154,32 +154,6 @@ async def test_an_answer_that_never_comes_has_a_deadline() -> None:
         assert [frame.kind for frame in stream.requests].count(wire.CANCEL) == 2
 
 
-async def test_small_frames_leave_the_loop_to_others() -> None:
-    """A stream cut into single bytes, all within its credit, may not take the loop from everything else."""
-
-    def crumbs(asked: Frame) -> Iterator[Frame]:
-        credit = wire.CREDIT_WINDOW if asked.kind == wire.REQUEST else asked.head.get("bytes", 0)
-        return (Frame(asked.id, wire.DATA, {}, b"x") for _ in range(credit))
-
-    async with connected(crumbs) as (connection, _):
-
-        async def read() -> None:
-            async for _ in connection.stream({"op": "logs"}):
-                pass
-
-        reading = asyncio.ensure_future(read())
-        loop, late, turns = asyncio.get_running_loop(), 0.0, 0
-        until = loop.time() + 1.5
-        while loop.time() < until:
-            at = loop.time()
-            await asyncio.sleep(0.005)
-            late, turns = max(late, loop.time() - at - 0.005), turns + 1
-        assert turns > 20
-        assert late < 0.5
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-
-
 async def test_large_requests_take_turns_so_that_the_helper_holds_few() -> None:
     """Twenty-four submissions at once made the helper hold more than it may, which ended the connection for all."""
     most = 0
