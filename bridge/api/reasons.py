@@ -22,6 +22,9 @@ DAEMON = "DaemonSetOnVirtualNode"
 # Failed pods, and those that wait because their controller would replace them at once
 UNSUPPORTED = "UnsupportedPodField"
 INVALID_ANNOTATION = "InvalidAnnotation"
+OS_UNSUPPORTED = "PodOSNotSupported"
+SYSCTL_FORBIDDEN = "SysctlForbidden"
+NO_API_ADDRESS = "NoAPIServerAddress"
 IMAGE_NOT_MAPPED = "ImageNotMapped"
 ACCOUNT_MISSING = "NoClusterAccount"
 PBS_REJECTED = "PBSRejected"
@@ -64,6 +67,10 @@ MEANING: dict[str, str] = {
     "gives the patch that keeps a DaemonSet off virtual nodes.",
     UNSUPPORTED: "The pod uses a field that the bridge cannot honour; the message names each and what to do.",
     INVALID_ANNOTATION: "An hpc-bridge.io annotation has a value that may not be passed to PBS.",
+    OS_UNSUPPORTED: "The pod is for another operating system; compute nodes run Linux.",
+    SYSCTL_FORBIDDEN: "The pod wants to change the kernel's settings, which a job cannot.",
+    NO_API_ADDRESS: "The pod has a ServiceAccount of its own, so it probably talks to the API server, and the settings "
+    "of the cluster give no address for that (`apiServer`). It is submitted all the same.",
     IMAGE_NOT_MAPPED: "The cluster's settings map this image to no runtime; ask the admin, or use a mapped image.",
     ACCOUNT_MISSING: "No account of the cluster serves the pod's namespace.",
     PBS_REJECTED: "PBS refused the job; the message is PBS's own text. The pod fails; where its controller would "

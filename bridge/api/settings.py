@@ -169,6 +169,16 @@ class HostPath(_Strict):
     read_only: bool = Field(False, alias="readOnly", description="Only read-only mounts are allowed.")
 
 
+class ApiServer(_Strict):
+    """Where programs in pods reach the API server of Kubernetes."""
+
+    host: str = Field(
+        pattern=r"^[A-Za-z0-9.:_-]+$",
+        description="Name or address that compute nodes can reach, and that the API server's certificate has.",
+    )
+    port: int = Field(443, ge=1, le=65535, description="Its port.")
+
+
 class HostShape(_Strict):
     """Hosts that a queue has when it needs them, though PBS does not show them now."""
 
@@ -354,6 +364,13 @@ class Cluster(_Strict):
     )
     host_paths: tuple[HostPath, ...] = Field(
         (), alias="hostPaths", description="Directories that pods may mount with hostPath."
+    )
+    api_server: ApiServer | None = Field(
+        None,
+        alias="apiServer",
+        description="The API server as compute nodes reach it. Pods then get KUBERNETES_SERVICE_HOST and "
+        "KUBERNETES_SERVICE_PORT, which client libraries look for. Left out: neither, because cluster IPs lead "
+        "nowhere from a compute node.",
     )
     host_shapes: tuple[HostShape, ...] = Field(
         (),

@@ -48,6 +48,8 @@ def render(config: str, file: TextIO, name: str | None, output: str) -> None:
         planned = plan(pod, cluster)
         for refusal in planned.refusals:
             echo(f"{planned.namespace}/{planned.name}: {refusal.reason}: {refusal}", err=True)
+        for _, text in planned.notes:
+            echo(f"{planned.namespace}/{planned.name}: note: {text}", err=True)
         if not planned.refusals:
             rendered += _rendered(pod, planned, cluster)
     if output == "json":

@@ -76,7 +76,7 @@ class Freezer:
         return init + [self._one(container, "app") for container in spec["containers"]]
 
     def _one(self, container: Json, kind: str) -> Json:
-        env = variables(self._pod, container, self._plan, self._sources, self._node)
+        env = variables(self._pod, container, self._plan, self._sources, self._node, self._cluster.api_server)
         how = runtime(container["image"], self._cluster)
         if how is None:
             raise MissingInput(f"image {container['image'][:200]} of container {container['name']} is mapped no more")

@@ -1,11 +1,13 @@
 """A container's variables, in the kubelet's order: envFrom first, then env, each seeing what came before it.
 
-No variables of Services (KUBERNETES_SERVICE_HOST and the like) are given: a compute node has no route to cluster IPs,
-and a client that found them would hang instead of saying that it is not configured.
+No variables of Services are given: a compute node has no route to cluster IPs, and a client that found them would hang
+instead of saying that it is not configured. Those of the API server are given where the settings have an address that
+compute nodes reach (`apiServer`).
 """
 
 from __future__ import annotations
 
+from bridge.api.settings import ApiServer
 from bridge.plan import downward
 from bridge.plan.model import Json, MissingInput, NodeFacts, Plan
 from bridge.plan.sources import Sources
@@ -21,8 +23,10 @@ def hostname(pod: Json) -> str:
     return name
 
 
-def variables(pod: Json, container: Json, plan: Plan, sources: Sources, node: NodeFacts) -> dict[str, Value]:
-    """Name to value, without HOSTNAME. Raises MissingInput, TooLarge too."""
+def variables(
+    pod: Json, container: Json, plan: Plan, sources: Sources, node: NodeFacts, api: ApiServer | None = None
+) -> dict[str, Value]:
+    """Name to value, without HOSTNAME. api: where pods find the API server. Raises MissingInput, TooLarge too."""
     result: dict[str, Value] = {}
 
     def give(name: str, value: Value) -> None:
@@ -34,6 +38,9 @@ def variables(pod: Json, container: Json, plan: Plan, sources: Sources, node: No
         sources.texts.spend(size + _VARIABLE + cost(value))
         result[name] = value
 
+    if api is not None:  # first, so that the pod's own win, and may refer to them
+        give("KUBERNETES_SERVICE_HOST", plain(api.host))
+        give("KUBERNETES_SERVICE_PORT", plain(str(api.port)))
     for source in container.get("envFrom") or []:
         found, prefix = _from_object(source, sources), source.get("prefix") or ""
         for key in sorted(found):

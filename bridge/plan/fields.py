@@ -81,7 +81,7 @@ def _settle(value: object, pattern: str, path: str) -> _Found:
     if isinstance(row, Refused):
         # Empty is what the API server leaves where nothing was set.
         if value not in row.accepts and value not in ({}, [], ""):
-            yield True, Refusal(path, row.message)
+            yield True, Refusal(path, row.message, row.reason)
     elif isinstance(row, Ignored) and pattern not in _PARENTS:
         return
     elif pattern.endswith("[]"):

@@ -37,7 +37,7 @@ def plan(pod: Json, cluster: Cluster) -> Plan:
     options, unfit = resources.options(pod, cluster)
     refused = [*_owner(metadata), *refused, *unfit, *_containers(pod, cluster), *_volumes(pod, cluster)]
     result = _build(metadata, spec, options, refused, cluster)
-    return result if refused else _with_inputs(result, pod)
+    return result if refused else _with_inputs(result, pod, cluster)
 
 
 def _build(metadata: Json, spec: Json, options: JobOptions, refused: list[Refusal], cluster: Cluster) -> Plan:
@@ -55,9 +55,20 @@ def _build(metadata: Json, spec: Json, options: JobOptions, refused: list[Refusa
     )
 
 
-def _with_inputs(bare: Plan, pod: Json) -> Plan:
+def _with_inputs(bare: Plan, pod: Json, cluster: Cluster) -> Plan:
     refreshed = any(volumes.is_files(volume) for volume in pod["spec"].get("volumes") or [])
-    return replace(bare, inputs=sources.references(pod), refreshed=refreshed)
+    return replace(bare, inputs=sources.references(pod), refreshed=refreshed, notes=tuple(_notes(pod, cluster)))
+
+
+def _notes(pod: Json, cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """A ServiceAccount of its own has only a pod that means to use it; every pod has the default one's token."""
+    account = pod["spec"].get("serviceAccountName") or "default"
+    if cluster.api_server is None and account != "default":
+        yield (
+            reasons.NO_API_ADDRESS,
+            f"runs as ServiceAccount {account}, and cluster {cluster.name} has no address of the API server for pods: "
+            "a program that asks Kubernetes for something will fail there; its admin can set apiServer",
+        )
 
 
 def _metadata(pod: Json) -> tuple[Json, list[Refusal]]:

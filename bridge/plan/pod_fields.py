@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bridge.api import reasons
 from bridge.plan.verdicts import QUANTITY, Honoured, Ignored, Refused, Verdict
 
 _PLAN = "unit/test_plan.py::test_"
@@ -60,13 +61,16 @@ def _life() -> dict[str, Verdict]:
         ),
         "imagePullSecrets[]": Ignored("Nothing is pulled from a registry, so no credentials are used."),
         "enableServiceLinks": Ignored(
-            "No variables of Services are ever set, because compute nodes have no route to cluster IPs."
+            "No variables of Services are ever set, because compute nodes have no route to cluster IPs; those of the "
+            "API server follow from the setting `apiServer`."
         ),
         "ephemeralContainers[]": Refused(
             "kubectl debug does not work in a job; run the tool in a pod of its own",
             tried=[{"name": "d", "image": "x"}],
         ),
-        "os": Refused("compute nodes run Linux", ({"name": "linux"},), tried={"name": "windows"}),
+        "os": Refused(
+            "compute nodes run Linux", ({"name": "linux"},), tried={"name": "windows"}, reason=reasons.OS_UNSUPPORTED
+        ),
     }
 
 
@@ -123,7 +127,9 @@ def _security() -> dict[str, Verdict]:
             "the account's groups are always kept; use Merge or leave it out", ("Merge",), tried="Strict"
         ),
         at + "sysctls[]": Refused(
-            "a job cannot change the kernel's settings; leave it out", tried=[{"name": "kernel.x"}]
+            "a job cannot change the kernel's settings; leave it out",
+            tried=[{"name": "kernel.x"}],
+            reason=reasons.SYSCTL_FORBIDDEN,
         ),
         at + "windowsOptions": Refused("compute nodes run Linux; leave it out", tried={"hostProcess": True}),
     }

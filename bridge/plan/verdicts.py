@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bridge.api import reasons
+
 Scalar = str | int | bool
 QUANTITY = (str, int, float)
 
@@ -25,11 +27,13 @@ class Refused:
     """The pod fails with `message`, which says what to do, unless the value is one of `accepts`.
 
     Accepted values are what the API server fills in, or what holds in any job. `tried` is a value that is refused.
+    `reason` is the kubelet's own where it has one for the case.
     """
 
     message: str
     accepts: tuple[object, ...] = ()
     tried: object = True
+    reason: str = reasons.UNSUPPORTED
 
 
 @dataclass(frozen=True, slots=True)

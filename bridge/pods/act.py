@@ -226,6 +226,8 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
         f"Submitted to cluster {scene.cluster.name} as job {job_id}"
         + (f" to queue {queue}" if queue else " to the default queue"),
     )
+    for reason, text in plan.notes:
+        scene.events.event(pod, "Warning", reason, text)
     log.info("pod.submitted", pod_uid=ref.uid, job_id=job_id, cluster=scene.cluster.name)
 
 

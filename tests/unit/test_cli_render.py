@@ -175,3 +175,12 @@ def test_no_key_is_needed(tmp_path: Path) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     assert "qsub" in done.stdout
     assert CliRunner().invoke(main, ["validate", "-c", str(tmp_path / "bridge.yaml")]).exit_code == 2
+
+
+def test_a_pod_that_cannot_reach_the_api_server_is_told_before_it_is_submitted(settings: Path) -> None:
+    text = POD.replace("spec: {", "spec: {serviceAccountName: workflow, ")
+    done = render(settings, text)
+    assert done.exit_code == 0
+    assert "ns/p: note: runs as ServiceAccount workflow, and cluster alpha has no address" in done.stderr
+    settings.write_text(SETTINGS.replace("queue: workq", "apiServer: {host: k8s.example.org}"))
+    assert render(settings, text).stderr == ""

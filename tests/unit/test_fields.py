@@ -168,3 +168,15 @@ def test_what_cannot_be_read_is_refused_and_nothing_raises(spec: dict[str, Any],
 )
 def test_no_pod_makes_plan_raise(odd: Any) -> None:
     assert plan(odd, cluster()).refusals
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"os": {"name": "windows"}}, "PodOSNotSupported"),
+        ({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}, "SysctlForbidden"),
+    ],
+)
+def test_the_kubelets_own_reasons_are_used_where_it_has_them(spec: dict[str, Any], reason: str) -> None:
+    planned = plan(pod(**spec), cluster())
+    assert (planned.reason, len(planned.refusals)) == (reason, 1)

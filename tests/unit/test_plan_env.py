@@ -6,9 +6,9 @@ import base64
 from typing import Any
 
 import pytest
-from plancases import config_map, container, environment, file, first, frozen, pod, reasons, secret, shown
+from plancases import cluster, config_map, container, environment, file, first, frozen, pod, reasons, secret, shown
 
-from bridge.plan import MissingInput
+from bridge.plan import MissingInput, plan
 from bridge.plan.values import Value, expand, plain
 
 
@@ -222,3 +222,31 @@ def test_broken_base64_waits_like_a_missing_key() -> None:
     broken = {"metadata": {"name": "s"}, "data": {"k": "***"}}
     with pytest.raises(MissingInput, match="not base64"):
         frozen(env(ref("A", "secretKeyRef", name="s", key="k")), broken)
+
+
+API = {"apiServer": {"host": "k8s.example.org", "port": 6443}}
+
+
+def test_the_api_server_is_told_where_the_settings_know_it() -> None:
+    assert environment(frozen(pod(), **API)) == {
+        "KUBERNETES_SERVICE_HOST": b"k8s.example.org", "KUBERNETES_SERVICE_PORT": b"6443",
+    }  # fmt: skip
+    assert environment(frozen(pod())) == {}
+    own = container(
+        env=[
+            {"name": "KUBERNETES_SERVICE_HOST", "value": "mine"},
+            {"name": "URL", "value": "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"},
+        ]
+    )
+    found = environment(frozen(pod(containers=[own], enableServiceLinks=False), **API))
+    assert (found["KUBERNETES_SERVICE_HOST"], found["URL"]) == (b"mine", b"mine:6443")
+
+
+def test_a_pod_that_means_to_ask_the_api_server_is_told_when_it_cannot() -> None:
+    """An Argo step: its sidecar talks to the API server, of which a compute node has no address."""
+    ((reason, text),) = plan(pod(serviceAccountName="workflow"), cluster()).notes
+    assert reason == "NoAPIServerAddress"
+    assert "ServiceAccount workflow" in text
+    assert plan(pod(serviceAccountName="workflow"), cluster(**API)).notes == ()
+    for name in ("default", ""):
+        assert plan(pod(serviceAccountName=name), cluster()).notes == ()
