@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
 
 from bridge.plan.model import Json, Refusal
 
@@ -31,25 +33,35 @@ _OBJECTS = re.compile(
 _LABELS = re.compile(r"(?:initContainers|containers|volumes)\[\]\.name")
 
 
+_Trail = tuple[Any, ...]  # (trail of the parent, key or index); () for the spec itself
+
+
 def problems(spec: Json) -> Iterator[Refusal]:
     """What the spec says that must not be used, in its order; the paths hold no such text themselves."""
-    todo: list[tuple[object, str, str]] = [(spec, "", "spec")]
+    todo: list[tuple[object, str, _Trail]] = [(spec, "", ())]
     while todo:  # no recursion: a file given to `render` may be as deep as it likes
-        value, pattern, path = todo.pop()
+        value, pattern, trail = todo.pop()
         if isinstance(value, str):
             if (wrong := _problem(value, pattern)) is not None:
-                yield Refusal(path, wrong)
+                yield Refusal(_path(trail), wrong)
         elif isinstance(value, list):
-            todo += [(item, f"{pattern}[]", f"{path}[{n}]") for n, item in reversed(list(enumerate(value)))]
+            inner = pattern + "[]"
+            todo += [(value[n], inner, (trail, n)) for n in range(len(value) - 1, -1, -1)]
         elif isinstance(value, dict):
-            found: list[tuple[object, str, str]] = []
-            for key, child in value.items():
-                place = f"{path}.{escaped(str(key)[:80])}"
-                if _CONTROL.search(str(key)):
-                    yield Refusal(place, "has a control character in its name; leave it out")
-                else:
-                    found.append((child, f"{pattern}.{key}" if pattern else str(key), place))
-            todo += reversed(found)
+            head = pattern + "." if pattern else ""
+            for key in value:
+                if not str(key).isidentifier() and _CONTROL.search(str(key)):
+                    yield Refusal(_path((trail, key)), "has a control character in its name; leave it out")
+            todo += [(child, f"{head}{key}", (trail, key)) for key, child in reversed(value.items())]
+
+
+def _path(trail: _Trail) -> str:
+    """The path for people; made for what is refused only, since most specs have nothing of the kind."""
+    parts: list[str] = []
+    while trail:
+        trail, key = trail
+        parts.append(f"[{key}]" if isinstance(key, int) else f".{escaped(str(key)[:80])}")
+    return "spec" + "".join(reversed(parts))
 
 
 def control(text: str) -> bool:
@@ -75,13 +87,21 @@ def is_object_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+@lru_cache(maxsize=4096)
+def _sort(pattern: str) -> str:
+    """What kind of text stands at a pattern of the schema."""
+    rules = (("free", _FREE), ("object", _OBJECTS), ("label", _LABELS))
+    return next((sort for sort, rule in rules if rule.fullmatch(pattern)), "")
+
+
 def _problem(text: str, pattern: str) -> str | None:
-    if _FREE.fullmatch(pattern):
+    sort = _sort(pattern)
+    if sort == "free":
         return "has a NUL byte, which no program can be given; leave it out" if "\0" in text else None
     if (found := _CONTROL.search(text)) is not None:
         return f"has the control character {found[0]!a} in it; leave it out"
-    if text and _OBJECTS.fullmatch(pattern) and not is_object_name(text):
+    if sort == "object" and text and not is_object_name(text):
         return f"{text[:80]!r} {_NAMES_WHAT}"
-    if text and _LABELS.fullmatch(pattern) and not _SHORT.fullmatch(text):
+    if sort == "label" and text and not _SHORT.fullmatch(text):
         return f"{text[:80]!r} {_SHORT_WHAT}"
     return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bridge.plan.model import Json, TooLarge
 
 LONGEST = (128 << 10) - 1  # bytes of one argument, or of one variable with its name: Linux's MAX_ARG_STRLEN
-_CONTROL = bytes([*range(0x20), 0x7F])
+_PRINTABLE = bytes(range(0x20, 0x7F))
 _ASCII = bytes(range(0x80))
 
 
@@ -41,9 +41,9 @@ def cost(value: Value) -> int:
     >>> cost(plain("ab")), cost(plain("a\\n")), cost(plain("é"))
     (2, 7, 6)
     """
-    data = value.data
-    other = len(data.translate(None, _ASCII))
-    return len(data) + 2 * other + 5 * (len(data) - len(data.translate(None, _CONTROL)))
+    odd = value.data.translate(None, _PRINTABLE)
+    beyond = len(odd.translate(None, _ASCII)) if odd else 0
+    return len(value.data) + 2 * beyond + 5 * (len(odd) - beyond)
 
 
 def expand(

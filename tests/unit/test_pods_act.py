@@ -170,3 +170,32 @@ async def test_a_node_writes_annotations_with_the_status_alone(action: Action, w
     assert {key.removeprefix("status.hpc-bridge.io/"): value for key, value in found.items()} == written
     assert changed["spec"]["tolerations"] == thing["spec"]["tolerations"]
     assert kube.writes == [("patch", paths.pod_status("default", thing["metadata"]["name"]))]
+
+
+async def test_a_pod_that_asks_for_too_much_waits_and_is_not_looked_at_again_at_once() -> None:
+    """A kilobyte of manifest that would be gigabytes of variables: nothing is submitted, and the reason is told."""
+    env = [{"name": "A", "value": "x" * 1000}, {"name": "B", "value": "$(A)" * 1000}]
+    thing = pod(spec__containers=[{"name": "main", "image": "sh", "command": ["true"], "env": env}])
+    link, record, events = Link(), Record(), Events()
+    clock = VirtualClock(NOW)
+    scene = Scene(
+        kube=None, link=link, events=events, inputs=InputSource(None, clock), clock=clock,  # type: ignore[arg-type]
+        cluster=CLUSTER, instance="i", facts=lambda: NodeFacts("pbs-alpha"), observe_submit=lambda _seconds: None,
+    )  # fmt: skip
+    await act(scene, Submit(), thing, plan(thing, CLUSTER), JobRef("default", UID), record)
+    assert link.jobs == []
+    assert record.hold is not None
+    assert record.hold.reason == "CreateContainerConfigError"
+    assert "variable B of container main would be longer than 131071 bytes" in record.hold.message
+    assert record.retry_at == NOW + 60
+
+
+async def test_what_an_author_should_know_is_told_once_the_job_is_there() -> None:
+    thing = pod(spec__serviceAccountName="workflow", spec__containers=THING["spec"]["containers"])
+    events, clock = Events(), VirtualClock(NOW)
+    scene = Scene(
+        kube=None, link=Link(), events=events, inputs=InputSource(None, clock), clock=clock,  # type: ignore[arg-type]
+        cluster=CLUSTER, instance="i", facts=lambda: NodeFacts("pbs-alpha"), observe_submit=lambda _seconds: None,
+    )  # fmt: skip
+    await act(scene, Submit(), thing, plan(thing, CLUSTER), JobRef("default", UID), Record())
+    assert [(kind, reason) for kind, reason, _ in events.seen][-1] == ("Warning", "NoAPIServerAddress")
