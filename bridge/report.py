@@ -11,12 +11,13 @@ from bridge.telemetry import VERSION
 Json = dict[str, Any]
 
 
-def report(links: Iterable[tuple[ClusterLink, Mapping[str, int]]], *, leading: bool, epoch: int) -> Json:
-    """Return the report. links: each cluster's connection, and its pods counted by state."""
+def report(links: Iterable[tuple[ClusterLink, Mapping[str, int]]], *, leading: bool, epoch: int, routing: str) -> Json:
+    """Return the report. links: each cluster's connection, and its pods by state. routing: why there is none."""
     return {
         "version": VERSION,
         "leading": leading,
         "epoch": epoch,
+        "routing": routing,
         "clusters": [_cluster(link, states) for link, states in links],
     }
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, TextIO
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 
 try:
     VERSION = version("hpc-bridge")
@@ -151,3 +151,24 @@ class Metrics:
     def text(self) -> bytes:
         """Prometheus text format."""
         return generate_latest(self.registry)
+
+    def text_of(self, cluster: str, node: str) -> bytes:
+        """The same, without what tells of other clusters and their nodes."""
+        return generate_latest(_Part(self.registry, {"cluster": cluster, "to": cluster, "node": node}))
+
+
+class _Part:
+    """A registry as far as samples have these values, or no such label."""
+
+    def __init__(self, whole: CollectorRegistry, values: Mapping[str, str]) -> None:
+        self._whole, self._values = whole, values
+
+    def collect(self) -> Iterator[Metric]:
+        for found in self._whole.collect():
+            part = Metric(found.name, found.documentation, found.type, found.unit)
+            part.samples = [
+                sample
+                for sample in found.samples
+                if all(sample.labels.get(label, value) == value for label, value in self._values.items())
+            ]
+            yield part

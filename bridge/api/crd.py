@@ -1,6 +1,6 @@
 """The CustomResourceDefinition of RoutingRule, made from the pydantic models of `bridge.api.routing`.
 
-`python -m bridge.cli.document` writes it to deploy/base/crd-routingrules.yaml. A CRD's schema is "structural": no
+`python -m bridge.cli.document` writes it to deploy/routing/crd-routingrules.yaml. A CRD's schema is "structural": no
 references, no null, no additionalProperties beside properties; numbers have no strict bounds.
 """
 

@@ -211,4 +211,6 @@ def _file_problem(file: Path, *, secret: bool) -> str:
         return f"{file} may not be read by this user; change its owner or mode"
     if secret and status.st_mode & 0o007:
         return f"{file} can be read by everybody (mode {status.st_mode & 0o777:04o}); chmod 600 it"
+    if status.st_mode & 0o002:  # whom these files name is trusted
+        return f"{file} can be written by everybody (mode {status.st_mode & 0o777:04o}); chmod go-w it"
     return ""

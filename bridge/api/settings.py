@@ -11,7 +11,7 @@ import ipaddress
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from bridge.api import places, qsub
 from bridge.api.nodelabels import node_labels
@@ -500,10 +500,47 @@ class Agent(_Strict):
         "127.0.0.1:10280",
         alias="statusListen",
         pattern=ADDRESS,
-        description="Address of the status, health and metrics endpoint.",
+        description="Address of the endpoint for `status`, `explain`, `clusters` and metrics: a loopback address, for "
+        "it asks nobody who calls.",
+    )
+    probe_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        alias="probePort",
+        description="Port for a kubelet's probes: `/healthz` and `/readyz` alone, at `kubelet.bind`. Left out: none; "
+        "the Deployment gives 10281 with `--probe-port`.",
     )
     sweep: Duration = Field(
         120, description="Pause between two looks for jobs whose pod is gone; cancelled when seen twice."
+    )
+
+    @field_validator("status_listen")
+    @classmethod
+    def _loopback(cls, value: str) -> str:
+        host = value.rpartition(":")[0]
+        try:
+            loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            loopback = False
+        if not loopback:
+            raise ValueError(
+                f"{value!r} can be reached from other machines, and asks nobody who calls; give 127.0.0.1:PORT, "
+                "and probePort (--probe-port) for a kubelet's probes"
+            )
+        return value
+
+
+class Routing(_Strict):
+    """Deciding where gated pods go; see RoutingRule."""
+
+    enabled: bool = Field(
+        True,
+        description="Whether this agent routes. Its ServiceAccount then needs the rights in deploy/routing; while they "
+        "are missing nothing is routed and no job without a pod is looked for, and the log, `hpc-bridge status` and "
+        "`doctor` say so. `false`: the agent needs no right over anything but its own virtual nodes and the pods bound "
+        "to them. A node whose cluster cannot be reached then shows it as condition, without a taint: no node may "
+        "change its own. Before you rename a node then, wait until its pods have ended: nobody else tells of them.",
     )
 
 
@@ -512,6 +549,7 @@ class Settings(_Strict):
 
     agent: Agent = Field(default_factory=lambda: Agent.model_validate({}), description="The agent process.")
     kubelet: Kubelet = Field(default_factory=lambda: Kubelet.model_validate({}), description="The kubelet API.")
+    routing: Routing = Field(default_factory=lambda: Routing.model_validate({}), description="Routing of gated pods.")
     clusters: tuple[Cluster, ...] = Field(min_length=1, description="The clusters, one virtual node each.")
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-VERBS = ("clusters", "demo", "doctor", "explain", "init", "render", "run", "status", "validate")
+VERBS = ("clusters", "demo", "doctor", "explain", "init", "manifests", "render", "run", "status", "validate")
 
 
 class _Verbs(click.Group):

@@ -20,12 +20,14 @@ from pydantic.fields import FieldInfo
 
 from bridge.api import names, reasons
 from bridge.api.crd import crd
+from bridge.api.load import load
 from bridge.api.routing import GROUP, KIND, VERSION, RoutingRuleSpec, parse_quantity
 from bridge.api.settings import Settings, parse_bytes, parse_duration, parse_range
 from bridge.plan.container_fields import CONTAINER
 from bridge.plan.pod_fields import POD
 from bridge.plan.verdicts import Honoured, Ignored, Refused, Verdict
 from bridge.plan.volume_fields import VOLUME
+from bridge.setup.manifests import manifests, printed
 from bridge.telemetry import Metrics
 
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false"}
@@ -43,7 +45,7 @@ def main(arguments: list[str]) -> int:
     """Write or check all files; the exit status."""
     checkout = Path(next((a for a in arguments if not a.startswith("-")), "."))
     differing = []
-    for name, text in files().items():
+    for name, text in files(checkout).items():
         path = checkout / name
         if "--check" in arguments:
             if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -56,11 +58,17 @@ def main(arguments: list[str]) -> int:
     return 1 if differing else 0
 
 
-def files() -> dict[str, str]:
+def files(checkout: Path = Path()) -> dict[str, str]:
     """Path in the checkout to content."""
     return {f"docs/reference/{name}": text for name, text in pages().items()} | {
-        "deploy/base/crd-routingrules.yaml": crd_file()
+        "deploy/routing/crd-routingrules.yaml": crd_file(),
+        "deploy/node/manifests.yaml": manifests_file(checkout / "deploy/node/bridge.yaml"),
     }
+
+
+def manifests_file(settings: Path) -> str:
+    """What `hpc-bridge manifests` prints for the example."""
+    return printed(manifests(load(settings, files=False), settings.read_text(encoding="utf-8")))
 
 
 def crd_file() -> str:
@@ -262,8 +270,10 @@ def metrics_page() -> str:
         [
             "# Metrics\n",
             _MADE,
-            "The agent answers `/metrics` (Prometheus' text format) at `agent.statusListen`, beside `/status`, "
-            "`/healthz` and `/readyz`. Labels are names from bridge.yaml, states, and what kind of request it was.\n",
+            "Each virtual node answers `/metrics` (Prometheus' text format) at its kubelet port, for callers who may "
+            "get `nodes/metrics`, without what tells of other clusters. All of them together are at "
+            "`agent.statusListen`, on loopback. Labels are names from bridge.yaml, states, and what kind of request it "
+            "was.\n",
             _table(("metric", "kind", "labels", "meaning"), sorted(rows)),
             "## What to watch\n",
             _table(("question", "expression"), _QUESTIONS),

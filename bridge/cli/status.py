@@ -23,6 +23,8 @@ def status(agent: str, output: str) -> None:
         return
     role = "leads" if report["leading"] else "does not lead"
     echo(f"hpc-bridge {report['version']}; this agent {role} (epoch {report['epoch']})")
+    if report.get("routing"):
+        echo(report["routing"])
     _clusters(report["clusters"]).show()
     _queues(report["clusters"]).show()
 

@@ -6,7 +6,7 @@ Typed models drop fields that they do not know and cost an order of magnitude mo
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol
 
 Json = dict[str, Any]
@@ -47,3 +47,13 @@ class Kubernetes(Protocol):
 
     async def delete(self, path: str, *, uid: str | None = None, grace: int | None = None) -> Json:
         """DELETE, only if the object still has this UID; `grace` in seconds, None: the object's own."""
+
+
+class Impersonator(Kubernetes, Protocol):
+    """An API server reached with credentials that may stand for others, too."""
+
+    def acting_as(self, user: str, groups: Sequence[str]) -> Kubernetes:
+        """The same API server; each request is judged as one of `user`, who is in `groups`.
+
+        The right is `impersonate` on users and groups. What is missing of it is Forbidden at the first request.
+        """

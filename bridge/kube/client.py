@@ -6,11 +6,12 @@ write may have happened. A 401 is repeated once with a token read anew.
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -70,9 +71,17 @@ class KubeClient:
             self._extra["server_hostname"] = rest.server_hostname
         self._credentials = credentials
         self._metrics = metrics
+        self._acting_as: list[tuple[str, str]] = []  # headers
 
     def __repr__(self) -> str:
-        return f"<KubeClient {self._base}>"
+        user = f" as {self._acting_as[0][1]}" if self._acting_as else ""
+        return f"<KubeClient {self._base}{user}>"
+
+    def acting_as(self, user: str, groups: Sequence[str]) -> KubeClient:
+        """See `Impersonator`. Connections and credentials are shared; closing either client closes both."""
+        other = copy.copy(self)
+        other._acting_as = [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
+        return other
 
     async def aclose(self) -> None:
         """Close the session; `connect` does."""
@@ -222,7 +231,8 @@ class KubeClient:
             headers["Authorization"] = authorization
         # As it stands: yarl would resolve dots in a path, and what `paths` has quoted.
         url = URL(self._base + path, encoded=True)
-        return await self._session.request(method, url, headers=headers, **self._extra, **kwargs)
+        every = [*headers.items(), *self._acting_as]
+        return await self._session.request(method, url, headers=every, **self._extra, **kwargs)
 
 
 def _selectors(field_selector: str | None, label_selector: str | None) -> dict[str, str]:

@@ -147,8 +147,9 @@ class Recorder:
         try:
             await self._kube.create(paths.events(namespace), self._body(namespace, pending))
             self._remember(name, pending.count)
-        except Conflict:
-            stored = await self._kube.get(paths.event(namespace, name))
+        except Conflict:  # made before our time; a kubelet may patch Events, not read them: the answer tells the count
+            change = {"lastTimestamp": rfc3339(pending.last)}
+            stored = await self._kube.patch(paths.event(namespace, name), change, kind="merge")
             await self._raise(namespace, pending, int(stored.get("count") or 1))
 
     async def _raise(self, namespace: str, pending: _Pending, count: int) -> None:

@@ -40,6 +40,7 @@ class User:
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what an authenticator told besides, for webhook authorizers
 
 
 class Denied(Exception):
@@ -51,13 +52,22 @@ class Denied(Exception):
 
 
 def user_of_certificate(certificate: dict[str, Any] | None) -> User | None:
-    """The user that a verified client certificate (as `ssl.getpeercert` gives it) stands for: CN, and O as groups."""
+    """The user that a verified client certificate (as `ssl.getpeercert` gives it) stands for: CN, and O as groups.
+
+    None for one with several CNs: of these Kubernetes takes the last, others the first.
+    """
     if not certificate:
         return None
     pairs = [pair for part in certificate.get("subject", ()) for pair in part]
     names = [value for key, value in pairs if key == "commonName"]
     groups = tuple(value for key, value in pairs if key == "organizationName")
-    return User(names[0], (*groups, "system:authenticated")) if names else None
+    return User(names[0], (*groups, "system:authenticated")) if len(names) == 1 else None
+
+
+def _reviewed(who: Json) -> User:
+    """The user of a TokenReview."""
+    extra = tuple(sorted((str(key), tuple(map(str, values))) for key, values in (who.get("extra") or {}).items()))
+    return User(str(who.get("username")), tuple(who.get("groups") or ()), str(who.get("uid") or ""), extra)
 
 
 def attributes(method: str, path: str) -> tuple[str, tuple[str, ...]]:
@@ -104,7 +114,7 @@ class Gate:
             user = None
             if status.get("authenticated"):
                 who = status.get("user", {})
-                user = User(str(who.get("username")), tuple(who.get("groups") or ()), str(who.get("uid") or ""))
+                user = _reviewed(who)
             known = self._keep(self._users, key, (self._clock() + TOKEN_KEPT, user))
         return known[1]
 
@@ -116,6 +126,8 @@ class Gate:
                 "verb": verb, "resource": "nodes", "subresource": subresource, "name": self._node, "version": "v1",
             }  # fmt: skip
             spec = {"user": user.name, "groups": list(user.groups), "uid": user.uid, "resourceAttributes": resource}
+            if user.extra:
+                spec["extra"] = {key: list(values) for key, values in user.extra}
             review = await self._review(paths.subject_access_reviews(), "SubjectAccessReview", spec)
             allowed = bool(review.get("status", {}).get("allowed"))
             until = self._clock() + (ALLOWED_KEPT if allowed else DENIED_KEPT)

@@ -1,6 +1,7 @@
-"""The agent's own plain HTTP endpoint: `hpc-bridge status`, `explain`, `clusters`, probes, and Prometheus.
+"""The agent's own plain HTTP endpoints, which ask nobody who calls.
 
-It shows no secret and changes nothing; it binds loopback unless the settings say otherwise.
+On loopback alone: `hpc-bridge status`, `explain`, `clusters`, and Prometheus; they show no secret and change nothing.
+For a kubelet's probes, at the pod's address: /healthz and /readyz, which say nothing but ok.
 """
 
 from __future__ import annotations
@@ -42,13 +43,10 @@ class StatusEndpoint:
         app.router.add_get("/status", self._status)
         app.router.add_post("/explain", self._explain)
         app.router.add_get("/clusters", self._clusters)
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._prometheus)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
+        _add_probes(app, self._ready)
         address, _, port = listen.rpartition(":")
-        await web.TCPSite(self._runner, address, int(port), reuse_address=True).start()
+        self._runner = await _serving(app, address, int(port))
 
     async def aclose(self) -> None:
         """Stop listening."""
@@ -77,15 +75,46 @@ class StatusEndpoint:
         except LookupError as error:
             return _answer({"error": str(error)}, 404)
 
-    async def _healthz(self, _request: web.Request) -> web.Response:
-        return web.Response(text="ok")
-
-    async def _readyz(self, _request: web.Request) -> web.Response:
-        ready = self._ready()
-        return web.Response(status=200 if ready else 503, text="ok" if ready else "not ready: no API server yet")
-
     async def _prometheus(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._metrics.text(), headers={"Content-Type": METRICS_TYPE})
+
+
+class ProbeEndpoint:
+    """/healthz and /readyz, and nothing else; `ready` decides /readyz."""
+
+    def __init__(self, ready: Callable[[], bool]) -> None:
+        self._ready = ready
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, address: str, port: int) -> None:
+        """Listen."""
+        app = web.Application()
+        _add_probes(app, self._ready)
+        self._runner = await _serving(app, address, port)
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+
+async def _serving(app: web.Application, address: str, port: int) -> web.AppRunner:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, address, port, reuse_address=True).start()
+    return runner
+
+
+def _add_probes(app: web.Application, ready: Callable[[], bool]) -> None:
+    async def healthz(_request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def readyz(_request: web.Request) -> web.Response:
+        is_ready = ready()
+        return web.Response(status=200 if is_ready else 503, text="ok" if is_ready else "not ready: no API server yet")
+
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
 
 
 def _answer(document: Json, status: int = 200) -> web.Response:

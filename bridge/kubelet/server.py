@@ -20,7 +20,6 @@ from bridge.kube import Json
 from bridge.kube.clock import Clock
 from bridge.kubelet.auth import Denied, Gate
 from bridge.kubelet.options import BadOption, log_query
-from bridge.telemetry import Metrics
 from pbs_adapter.errors import AdapterError, Permanent
 from pbs_adapter.models import LogQuery
 
@@ -48,7 +47,9 @@ class Pods(Protocol):
 class KubeletServer:
     """Serves one node from `start` until `aclose`."""
 
-    def __init__(self, node: str, pods: Pods, gate: Gate, tls: ssl.SSLContext, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self, node: str, pods: Pods, gate: Gate, tls: ssl.SSLContext, metrics: Callable[[], bytes], clock: Clock
+    ) -> None:
         self._node = node
         self._pods = pods
         self._gate = gate
@@ -95,7 +96,7 @@ class KubeletServer:
         return web.Response(text=json.dumps(body), content_type="application/json")
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics_of.text(), headers={"Content-Type": METRICS_TYPE})
+        return web.Response(body=self._metrics_of(), headers={"Content-Type": METRICS_TYPE})
 
     async def _not_yet(self, request: web.Request) -> web.Response:
         what = {"exec": "exec", "attach": "attach", "portForward": "port-forward", "run": "run"}

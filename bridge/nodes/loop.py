@@ -51,6 +51,8 @@ class NodeAgent:
     """One virtual node. `kubelet_address` and `kubelet_port` are what the API server dials.
 
     instance: names the Kubernetes cluster in the providerID. allowed: whether this process may write (it leads).
+    taints: by whom the unreachable taint is written, for a node may not change its own; None: by nobody, the condition
+    tells alone.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class NodeAgent:
         instance: str = "",
         recorder: Recorder | None = None,
         allowed: Callable[[], bool] = lambda: True,
+        taints: Callable[[], Kubernetes | None] = lambda: None,
     ) -> None:
         self._kube = kube
+        self._taints = taints
         self._cluster = cluster
         self._link = link
         self._address = kubelet_address
@@ -156,8 +160,9 @@ class NodeAgent:
             found = await self._kube.patch(paths.node(self.name), patch, kind="merge")
         await self._post_status(view, found)
         self._announce_trouble(view)
-        if patch := pure.taints_patch(view, found):
-            patched = await self._kube.patch(paths.node(self.name), patch, kind="merge")
+        others = self._taints()
+        if others is not None and (patch := pure.taints_patch(view, found)):
+            patched = await others.patch(paths.node(self.name), patch, kind="merge")
             self._announce(view, patched)
 
     async def _post_status(self, view: pure.View, found: Json) -> None:

@@ -76,10 +76,9 @@ def labels(cluster: Cluster, host: Mapping[str, str]) -> tuple[dict[str, str], d
 
 
 def new_node(cluster: Cluster, view: View, now: float) -> Json:
-    """The Node to register."""
+    """The Node to register. A node may set taints now and never again: others write the unreachable one afterwards."""
     kept, once = labels(cluster, view.census.host if view.census else {})
-    taints = [cluster_taint(cluster)]
-    spec = {"taints": with_reachability(taints, view.reachable)}
+    spec: Json = {"taints": [cluster_taint(cluster)]}
     return {
         "apiVersion": "v1",
         "kind": "Node",

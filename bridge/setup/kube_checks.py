@@ -5,69 +5,40 @@ The rights are what the agent's own requests need; deploy/ grants exactly these 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 
 from bridge.api.settings import Cluster, Settings
 from bridge.kube import Json, paths
 from bridge.kube.client import KubeClient
 from bridge.kube.clock import parse_rfc3339
 from bridge.kube.errors import Forbidden, KubeError, NotFound
+from bridge.kube.identity import NODES, as_node, node_user
+from bridge.kube.rights import Need, missing
+from bridge.routing import rights as routing
 from bridge.setup import neighbours
 from bridge.setup.checks import Check, Rows
 from bridge.setup.shell import plain
 
-API, RBAC, KUBELET = "API server", "RBAC", "kubelet port"
+API, RBAC, NODE, KUBELET = "API server", "RBAC", "identity", "kubelet port"
 DAEMON_SETS, PREEMPTION = "DaemonSets", "preemption"
 NODE_LEASES, AUTHENTICATION = paths.NODE_LEASES, "extension-apiserver-authentication"
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Verbs on one resource; `namespace` "" is every namespace, `name` "" every object. `why`: what for."""
-
-    group: str
-    resource: str  # with its subresource, as in RBAC rules
-    verbs: tuple[str, ...]
-    why: str
-    namespace: str = ""
-    name: str = ""
-
-    def attributes(self, verb: str) -> Json:
-        """As in a SelfSubjectAccessReview."""
-        resource, _, subresource = self.resource.partition("/")
-        found = {"group": self.group, "resource": resource, "subresource": subresource, "verb": verb}
-        return {k: v for k, v in {**found, "namespace": self.namespace, "name": self.name}.items() if v}
-
-    def __str__(self) -> str:
-        where = f" {self.name}" if self.name else ""
-        return f"{self.resource}{where}{f' in {self.namespace}' if self.namespace else ''} ({self.why})"
-
-
-def needs(namespace: str, lease: str) -> tuple[Need, ...]:
-    """All that the agent may have to do; its Lease is `namespace`/`lease`."""
-    leases, authorization = "coordination.k8s.io", "authorization.k8s.io"
+def needs(settings: Settings) -> tuple[Need, ...]:
+    """All that the agent's own identity may have to do."""
+    leases, agent = "coordination.k8s.io", settings.agent
+    nodes = [
+        Need("", "users", ("impersonate",), "to act as a virtual node", name=node_user(cluster.node_name))
+        for cluster in settings.clusters
+    ]
     return (
-        Need("", "nodes", ("get", "list", "watch", "create", "patch"), "the virtual nodes"),
-        Need("", "nodes/status", ("patch",), "their status"),
-        Need("", "pods", ("get", "list", "watch", "patch", "delete"), "pods bound to them"),
-        Need("", "pods/status", ("patch",), "their status"),
-        Need("", "configmaps", ("get",), "what pods refer to"),
-        Need("", "secrets", ("get",), "what pods refer to"),
-        Need("", "serviceaccounts/token", ("create",), "projected tokens"),
-        Need("", "events", ("get", "create", "patch"), "Events"),
+        *nodes,
+        Need("", "groups", ("impersonate",), "to act as a virtual node", name=NODES),
         Need("", "namespaces", ("get",), "its UID names this Kubernetes cluster", name="kube-system"),
-        Need("", "namespaces", ("list", "watch"), "rules select pods by their namespaces' labels"),
-        Need("hpc-bridge.io", "routingrules", ("list", "watch"), "RoutingRules"),
-        Need("hpc-bridge.io", "routingrules/status", ("patch",), "their status"),
-        Need("authentication.k8s.io", "tokenreviews", ("create",), "callers of the kubelet port"),
-        Need(authorization, "subjectaccessreviews", ("create",), "callers of the kubelet port"),
-        Need(leases, "leases", ("create",), "the leader's Lease", namespace),
-        Need(leases, "leases", ("get", "patch"), "the leader's Lease", namespace, lease),
-        Need("", "configmaps", ("patch",), "what was learnt of waits", namespace, "hpc-bridge-waits"),
-        Need(leases, "leases", ("get", "create", "patch"), "the nodes' Leases", NODE_LEASES),
+        Need(leases, "leases", ("create",), "the leader's Lease", agent.namespace),
+        Need(leases, "leases", ("get", "patch"), "the leader's Lease", agent.namespace, agent.lease),
         Need("", "configmaps", ("get",), "the CA of kubelet clients", "kube-system", AUTHENTICATION),
+        *(routing.needs(agent.namespace) if settings.routing.enabled else ()),
     )
 
 
@@ -78,13 +49,15 @@ async def check_kubernetes(kube: KubeClient, settings: Settings, now: float) -> 
         version = await kube.get("/version")
     except KubeError as error:
         yield rows.failed(API, str(error), "is the --kubeconfig right, and can this machine reach the API server?")
-        for row in rows.unseen(
-            (RBAC, DAEMON_SETS, PREEMPTION, *(f"{KUBELET} of {c.node_name}" for c in settings.clusters)), API
-        ):
+        nodes = [cluster.node_name for cluster in settings.clusters]
+        each = (f"{what} of {node}" for what in (NODE, KUBELET) for node in nodes)
+        for row in rows.unseen((RBAC, DAEMON_SETS, PREEMPTION, *each), API):
             yield row
         return
     yield rows.ok(API, f"{kube.host}, {plain(str(version.get('gitVersion', '')), 40)}")
     yield await _rights(rows, kube, settings)
+    for cluster in settings.clusters:
+        yield await _as_node(rows, kube, cluster.node_name)
     yield await _daemon_sets(rows, kube, settings)
     yield await _preemption(rows, kube)
     running = await _runs(kube, settings, now)
@@ -93,32 +66,50 @@ async def check_kubernetes(kube: KubeClient, settings: Settings, now: float) -> 
 
 
 async def _rights(rows: Rows, kube: KubeClient, settings: Settings) -> Check:
-    wanted = [(need, verb) for need in needs(settings.agent.namespace, settings.agent.lease) for verb in need.verbs]
+    wanted = needs(settings)
     try:
-        allowed = await asyncio.gather(*(_may(kube, need, verb) for need, verb in wanted))
+        lacking = await missing(kube, wanted)
     except KubeError as error:
         return rows.failed(RBAC, f"cannot be asked: {error}", "give the agent's kubeconfig")
-    missing = list(_summed((need, verb) for (need, verb), may in zip(wanted, allowed, strict=True) if not may))
-    if missing:
-        return rows.failed(RBAC, f"not allowed: {'; '.join(missing)}", "kubectl apply -k deploy")
-    return rows.ok(RBAC, f"all {len(wanted)} rights that the agent needs")
+    if lacking:
+        advice = "hpc-bridge manifests -c bridge.yaml | kubectl apply -f -; kubectl apply -k deploy/routing"
+        return rows.failed(RBAC, f"not allowed: {'; '.join(lacking)}", advice)
+    return rows.ok(RBAC, f"all {sum(len(need.verbs) for need in wanted)} rights that the agent needs")
 
 
-def _summed(missing: Iterator[tuple[Need, str]]) -> Iterator[str]:
-    verbs: dict[Need, list[str]] = {}
-    for need, verb in missing:
-        verbs.setdefault(need, []).append(verb)
-    for need, lacking in verbs.items():
-        yield f"{', '.join(lacking)} {need}"
+async def _as_node(rows: Rows, kube: KubeClient, node: str) -> Check:
+    """What a kubelet may and may not do, asked as the node: two questions, and a write that changes nothing."""
+    name = f"{NODE} of {node}"
+    acting = as_node(kube, node)
+    try:
+        lacking = await missing(acting, (Need("", "nodes", ("get",), "its own Node", name=node),))
+        if lacking:
+            advice = "kube-apiserver needs --authorization-mode=Node,RBAC, as kubeadm and k3s set it"
+            return rows.failed(name, "the API server does not know nodes by their user name", advice)
+        if not await missing(acting, (Need("", "secrets", ("list",), "all Secrets"),)):
+            return rows.failed(
+                name,
+                f"{node_user(node)} may list all Secrets",
+                "which ClusterRoleBinding gives so much to system:nodes?",
+            )
+        await acting.create(f"{paths.leases(NODE_LEASES)}?dryRun=All", _lease_of_another(node))
+    except Forbidden as error:
+        if "impersonate" in str(error):
+            return rows.skipped(name, str(error), "give the agent's kubeconfig")
+        return rows.ok(name, "judged as a kubelet: its own Node and pods, and no other's")
+    except KubeError as error:
+        return rows.failed(name, f"cannot be asked: {error}", "give the agent's kubeconfig")
+    advice = "start kube-apiserver with --enable-admission-plugins=NodeRestriction, as kubeadm does"
+    return rows.failed(name, "a node may write what belongs to another: admission NodeRestriction is off", advice)
 
 
-async def _may(kube: KubeClient, need: Need, verb: str) -> bool:
-    kind = "SelfSubjectAccessReview"
-    body = {
-        "apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": {"resourceAttributes": need.attributes(verb)},
-    }  # fmt: skip
-    answer = await kube.create(paths.self_subject_access_reviews(), body)
-    return bool(answer.get("status", {}).get("allowed"))
+def _lease_of_another(node: str) -> Json:
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": f"not-{node}"[:63], "namespace": NODE_LEASES},
+        "spec": {},
+    }
 
 
 async def _daemon_sets(rows: Rows, kube: KubeClient, settings: Settings) -> Check:

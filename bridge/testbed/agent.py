@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -39,8 +40,9 @@ class Reachable(Protocol):
 
 
 def apply_manifests(control_plane: ControlPlane) -> None:
-    """`kubectl apply -k deploy`, with no replica of the Deployment."""
-    control_plane.kubectl("apply", "-k", str(shipped("deploy")))
+    """`kubectl apply -k` of all folders of deploy/ but the example's node, with no replica of the Deployment."""
+    for folder in ("base", "routing", "admission"):
+        control_plane.kubectl("apply", "-k", str(shipped("deploy") / folder))
     control_plane.kubectl("scale", "deployment", "hpc-bridge", f"--namespace={NAMESPACE}", "--replicas=0")
 
 
@@ -85,7 +87,14 @@ class Agent:
             ],
         }
         self.config.write_text(yaml.safe_dump(settings, sort_keys=False))
+        self._apply_settings()
         self.process: Process | None = None
+
+    def _apply_settings(self) -> None:
+        """`hpc-bridge manifests | kubectl apply`, as an admin does: the rights for these nodes."""
+        argv = [sys.executable, "-m", "bridge.cli", "manifests", "-c", str(self.config)]
+        made = subprocess.run(argv, check=True, capture_output=True, text=True, env=self._environment).stdout
+        self._control_plane.kubectl("apply", "-f", "-", input=made)
 
     def __repr__(self) -> str:
         return f"<Agent {self.process}>"

@@ -108,6 +108,7 @@ def apiserver_flags(layout: Layout) -> list[str]:
     patience = ["not-ready", "unreachable"] if layout.tolerations is not None else []
     return [
         *(f"--default-{taint}-toleration-seconds={layout.tolerations}" for taint in patience),
+        "--enable-admission-plugins=NodeRestriction",  # as kubeadm does: what a kubelet may not do, the agent may not
         "--allow-privileged=true",  # such pods shall reach the agent, and be refused there with a message
         f"--audit-log-path={layout.audit_log}",
         f"--audit-policy-file={layout.audit_policy}",

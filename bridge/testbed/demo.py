@@ -158,7 +158,7 @@ class _Demo:
 
     def _agent(self, control_plane: ControlPlane, clusters: list[PbsTestCluster]) -> Agent:
         self._screen.progress(
-            "kubectl apply -k deploy: namespace, RBAC, RuntimeClasses, RoutingRule, admission policies"
+            "kubectl apply: deploy/ (RBAC, RoutingRule, admission policies), hpc-bridge manifests (RuntimeClasses)"
         )
         more = demo_load.settings(self._pods) if self._pods else CENSUS
         changes = {cluster.name: SETTINGS | more for cluster in clusters}

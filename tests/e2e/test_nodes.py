@@ -21,6 +21,7 @@ from bridge.clusters.link import ClusterLink
 from bridge.kube import Json, errors, paths
 from bridge.kube.client import KubeClient, connect
 from bridge.kube.clock import parse_rfc3339
+from bridge.kube.identity import as_node
 from bridge.nodes.loop import NodeAgent
 from bridge.telemetry import Metrics
 from bridge.testbed.control_plane import ControlPlane
@@ -46,7 +47,10 @@ class Node:
             self.pbs.connect()
         settings = cluster(**{"name": self.name, "node": self.name, "census": 1, **self.settings})
         self.link = ClusterLink(settings, self.pbs)
-        self.agent = NodeAgent(self.kube, settings, self.link, "127.0.0.1", self.port, instance="1-2-3")
+        self.agent = NodeAgent(
+            as_node(self.kube, self.name), settings, self.link, "127.0.0.1", self.port,
+            instance="1-2-3", taints=lambda: self.kube,
+        )  # fmt: skip
         await self._stack.enter_async_context(running(self.link.run(), self.agent.run()))
 
     async def kill(self) -> None:

@@ -50,7 +50,7 @@ async def gates(control_plane: ControlPlane, namespace: str, thing: Json) -> lis
 
 @pytest.fixture(scope="module")
 def deployed(control_plane: ControlPlane) -> ControlPlane:
-    """A control plane with `kubectl apply -k deploy` done."""
+    """A control plane with the manifests of deploy/ applied."""
     apply_manifests(control_plane)
     return control_plane
 
@@ -79,11 +79,11 @@ def namespaces(deployed: ControlPlane) -> Iterator[dict[str, str]]:
     async def in_force() -> bool:
         """Policies, and what selects namespaces, reach the API server's own caches after a moment."""
         try:
-            await made(deployed, found["plain"], marked(pod()))
-        except TestbedError as error:  # also while the default ServiceAccount is missing
-            if "hpc-bridge alone" in str(error):
-                return await gates(deployed, found["enabled"], pod()) == GATED
-        return False
+            if names.JOB_ID in (await made(deployed, found["plain"], marked(pod())))["metadata"].get("annotations", {}):
+                return False
+            return await gates(deployed, found["enabled"], pod()) == GATED
+        except TestbedError:  # the default ServiceAccount is missing
+            return False
 
     asyncio.run(until(in_force))
     yield found
@@ -202,14 +202,15 @@ async def test_a_gated_pod_waits_and_the_agent_opens_the_gate(
         where,
         [
             {"op": "test", "path": "/spec/schedulingGates/1", "value": GATED[0]},
-            {"op": "remove", "path": "/spec/schedulingGates"},
+            {"op": "remove", "path": "/spec/schedulingGates/1"},
             {"op": "add", "path": "/spec/nodeSelector", "value": {names.CLUSTER_LABEL: "nowhere"}},
             {"op": "add", "path": "/spec/tolerations/-", "value": toleration},
             {"op": "add", "path": "/metadata/annotations", "value": {names.ROUTED: "{}"}},
         ],
         kind="json",
     )
-    assert patched["spec"].get("schedulingGates", []) == []
+    assert patched["spec"]["schedulingGates"] == [{"name": "example.org/second"}]
+    await admin.patch(where, [{"op": "remove", "path": "/spec/schedulingGates"}], kind="json")
     assert patched["metadata"]["annotations"] == {names.ROUTED: "{}"}
     await until(lambda: shows("Unschedulable"))
 
@@ -220,9 +221,9 @@ async def test_nobody_else_writes_what_the_bridge_writes(
 ) -> None:
     collection = paths.pods(namespaces["plain"])
     forged = pod()
-    forged["metadata"][place] = {names.JOB_ID: "1"}
-    with pytest.raises(errors.Forbidden, match=r"written by hpc-bridge alone"):
-        await admin.create(collection, forged)
+    forged["metadata"][place] = {names.JOB_ID: "1", "example.org/theirs": "x"}
+    copied = await admin.create(collection, forged)  # as kubectl debug --copy-to and backups make them
+    assert copied["metadata"][place] == {"example.org/theirs": "x"}
     name = (await admin.create(collection, pod()))["metadata"]["name"]
     where = paths.pod(namespaces["plain"], name)
 
@@ -235,12 +236,60 @@ async def test_nobody_else_writes_what_the_bridge_writes(
     assert (await agent.patch(where, change("1")))["metadata"][place] == {names.JOB_ID: "1"}
     with pytest.raises(errors.Forbidden, match=r"written by hpc-bridge alone"):
         await admin.patch(where, change("2"))
-    with pytest.raises(errors.Forbidden, match=r"removed by hpc-bridge alone"):
-        await admin.patch(where, change(None))
     theirs = await admin.patch(where, {"metadata": {place: {"example.org/mine": "x"}}})
     assert theirs["metadata"][place] == {names.JOB_ID: "1", "example.org/mine": "x"}
-    await agent.patch(f"{where}/status", change("2"))
     await admin.delete(where, grace=0)
+
+
+async def test_a_plain_update_keeps_what_the_bridge_wrote(
+    deployed: ControlPlane, admin: KubeClient, agent: KubeClient, namespaces: dict[str, str]
+) -> None:
+    """Clients that send a whole object back have often left out what they do not know."""
+    made_one = await admin.create(paths.pods(namespaces["plain"]), pod())
+    where = paths.pod(namespaces["plain"], made_one["metadata"]["name"])
+    await agent.patch(where, {"metadata": {"annotations": {names.JOB_ID: "1", names.CLUSTER: "alpha"}}})
+    for sent in (None, {}, {"example.org/mine": "x"}, {names.CLUSTER: "alpha"}):
+        whole = await admin.get(where)
+        del whole["metadata"]["resourceVersion"]
+        whole["metadata"].pop("annotations")
+        if sent is not None:
+            whole["metadata"]["annotations"] = sent
+        code, answer = deployed.api("PUT", where, whole)
+        assert code == 200, answer
+        kept = {names.JOB_ID: "1", names.CLUSTER: "alpha"}
+        assert answer["metadata"]["annotations"] == kept | (sent or {})
+    await admin.delete(where, grace=0)
+
+
+DEFAULTS = {"node.kubernetes.io/not-ready": 300, "node.kubernetes.io/unreachable": 300}
+HERE = {"key": names.CLUSTER_TAINT, "operator": "Exists"}
+
+
+def limit(seconds: int, **more: str) -> Json:
+    key = "node.kubernetes.io/not-ready"
+    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds, **more}
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [
+        ([], DEFAULTS),  # not for a virtual node
+        ([HERE], {}),
+        ([limit(30), HERE], {"node.kubernetes.io/not-ready": 30}),  # somebody wrote it
+        (
+            [*[limit(30, key=f"example.org/k{n}") for n in range(20)], HERE],
+            {f"example.org/k{n}": 30 for n in range(20)},
+        ),
+        ([{"key": "a"}, limit(300), HERE], {}),  # as Kubernetes writes it, and not to be told apart
+    ],
+)
+async def test_pods_for_virtual_nodes_stay_there(
+    deployed: ControlPlane, namespaces: dict[str, str], given: list[Json], limits: dict[str, int]
+) -> None:
+    found = await made(deployed, namespaces["plain"], pod(tolerations=given))
+    every = found["spec"]["tolerations"]
+    assert {t["key"]: t["tolerationSeconds"] for t in every if "tolerationSeconds" in t} == limits
+    assert {t["key"] for t in every} >= {t["key"] for t in given}
 
 
 async def test_a_binding_brings_no_status_annotation(admin: KubeClient, namespaces: dict[str, str]) -> None:

@@ -168,8 +168,8 @@ def test_doctor_says_what_is_wrong(bridge: World, login: Sshd, tmp_path: Path) -
     assert shared["state"] == "failed"
     assert "computeSpool" in shared["advice"]
     rights = rows[("kubernetes", "RBAC")]
-    assert (rights["state"], rights["advice"]) == ("failed", "kubectl apply -k deploy")
-    assert "create serviceaccounts/token (projected tokens)" in rights["found"]
+    assert (rights["state"], "hpc-bridge manifests" in rights["advice"]) == ("failed", True)
+    assert "impersonate users system:node:pbs-alpha (to act as a virtual node)" in rights["found"]
     assert "doctor-" not in bridge.clusters["beta"].run("ls", "-A", str(bridge.clusters["beta"].spool)).stdout
 
 

@@ -31,6 +31,7 @@ class Scene:
         self.clock, self.kube = VirtualClock(), MemoryKube()
         self.census = census()
         self.allowed = True
+        self.router: MemoryKube | None = self.kube  # what writes taints
         self._tasks: list[asyncio.Future[None]] = []
 
     async def start(self, connected: bool = True) -> None:
@@ -43,7 +44,7 @@ class Scene:
         self.recorder = Recorder(self.kube, "hpc-bridge", "here", clock=self.clock)
         self.agent = NodeAgent(
             self.kube, settings, self.link, "10.0.0.1", 10250, self.clock,
-            recorder=self.recorder, allowed=lambda: self.allowed,
+            recorder=self.recorder, allowed=lambda: self.allowed, taints=lambda: self.router,
         )  # fmt: skip
         runs = (self.link.run(), self.agent.run(), self.recorder.run())
         self._tasks = [asyncio.ensure_future(run) for run in runs]
@@ -119,6 +120,17 @@ async def test_an_unreachable_cluster_costs_a_taint_and_nothing_else() -> None:
         assert s.taints() == {"hpc-bridge.io/cluster"}
         events = [e["reason"] for p, e in s.kube.objects.items() if "/events/" in p]
         assert events == ["ClusterUnreachable", "ClusterReachable"]
+
+
+async def test_without_routing_the_condition_alone_tells_of_an_unreachable_cluster() -> None:
+    """No node may change its own taints."""
+    async with scene() as s:
+        s.router = None
+        await s.clock.advance(20)
+        s.pbs.disconnect()
+        await s.clock.advance(30)
+        assert s.condition("ClusterReachable") == ("False", "ClusterUnreachable")
+        assert s.taints() == {"hpc-bridge.io/cluster"}
 
 
 async def test_a_node_whose_cluster_was_never_seen_is_registered_but_not_ready() -> None:

@@ -17,8 +17,14 @@ def test_pages_do_not_drift(name: str) -> None:
     assert (REFERENCE / name).read_text(encoding="utf-8") == pages()[name], "run python -m bridge.cli.document"
 
 
-@pytest.mark.parametrize("name", ["docs/reference/reasons.md", "deploy/base/crd-routingrules.yaml"])
+EXAMPLE = "deploy/node/bridge.yaml"
+GENERATED = ["docs/reference/reasons.md", "deploy/routing/crd-routingrules.yaml", "deploy/node/manifests.yaml"]
+
+
+@pytest.mark.parametrize("name", GENERATED)
 def test_check_mode_finds_a_difference(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "deploy/node").mkdir(parents=True)
+    (tmp_path / EXAMPLE).write_text((Path(__file__).parents[2] / EXAMPLE).read_text())
     assert main([str(tmp_path)]) == 0
     assert main(["--check", str(tmp_path)]) == 0
     (tmp_path / name).write_text("x")

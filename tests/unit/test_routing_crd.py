@@ -13,7 +13,7 @@ from bridge.api.routing import RoutingRuleSpec
 from bridge.cli.document import files
 
 REPOSITORY = Path(__file__).parents[2]
-CRD = "deploy/base/crd-routingrules.yaml"
+CRD = "deploy/routing/crd-routingrules.yaml"
 Json = dict[str, Any]
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from censuses import cluster, recorded
 
-from bridge.api.settings import Cluster, LocalTransport, SshTransport
+from bridge.api.settings import Cluster, LocalTransport, Settings, SshTransport
 from bridge.setup.checks import Check, Rows, State
 from bridge.setup.job import JobSeen
 from bridge.setup.job_checks import EVERY, JOB, PYTHON, RUNTIME, SHARED, judge_job
@@ -170,7 +170,7 @@ def granted(namespace: str) -> set[tuple[str, str, str, str, str]]:
     """(group, resource, verb, namespace, name) of the rules that deploy/ ships; "" for all."""
     deploy = Path(__file__).parents[2] / "deploy"
     found = set()
-    for file in (deploy / "base/rbac.yaml", deploy / "system/rbac.yaml"):
+    for file in (deploy / "base/rbac.yaml", deploy / "node/manifests.yaml", deploy / "routing/rbac.yaml"):
         for thing in yaml.safe_load_all(file.read_text()):
             where = "" if thing["kind"] == "ClusterRole" else thing["metadata"].get("namespace", namespace)
             found |= {
@@ -185,22 +185,30 @@ def granted(namespace: str) -> set[tuple[str, str, str, str, str]]:
 
 
 def test_the_rights_asked_for_are_the_rights_shipped() -> None:
-    wanted = {
-        (need.group, need.resource, verb, need.namespace, need.name)
-        for need in needs("hpc-bridge", "hpc-bridge")
-        for verb in need.verbs
-    }
+    settings = Settings(clusters=(cluster(),))
+    wanted = {(n.group, n.resource, verb, n.namespace, n.name) for n in needs(settings) for verb in n.verbs}
     by_binding = {("", "configmaps", "get", "kube-system", "extension-apiserver-authentication")}
     assert wanted - by_binding == granted("hpc-bridge")
 
 
+def test_without_routing_nothing_is_needed_but_to_act_as_the_nodes() -> None:
+    settings = Settings(clusters=(cluster(),), routing={"enabled": False})
+    far = {(n.resource, verb, n.name) for n in needs(settings) if not n.namespace for verb in n.verbs}
+    assert far == {
+        ("users", "impersonate", "system:node:pbs-alpha"),
+        ("groups", "impersonate", "system:nodes"),
+        ("namespaces", "get", "kube-system"),
+    }
+
+
 def test_a_review_names_what_rbac_names() -> None:
-    attributes: list[dict[str, Any]] = [n.attributes("get") for n in needs("ns", "lease") if n.resource == "leases"]
+    settings = Settings(clusters=(cluster(),), agent={"namespace": "ns", "lease": "lease"})
+    attributes: list[dict[str, Any]] = [n.attributes("get") for n in needs(settings) if n.resource == "leases"]
     assert attributes[1] == {
         "group": "coordination.k8s.io", "resource": "leases", "verb": "get", "namespace": "ns", "name": "lease",
     }  # fmt: skip
-    status = next(n for n in needs("ns", "l") if n.resource == "pods/status").attributes("patch")
-    assert status == {"resource": "pods", "subresource": "status", "verb": "patch"}
+    status = next(n for n in needs(settings) if n.resource == "routingrules/status").attributes("patch")
+    assert status == {"group": "hpc-bridge.io", "resource": "routingrules", "subresource": "status", "verb": "patch"}
 
 
 REAL = {"home": Answer(0, b"/fs1/home/alice\n"), "spool": Answer(0, b"/fs1/home/alice/.hpc-bridge\n")}

@@ -87,9 +87,12 @@ async def test_the_kubelet_port(
 
 
 async def test_a_right_that_is_missing_is_named(tmp_path: Path) -> None:
-    rows = await checked(tmp_path, {**VERSION, **HELD}, forbidden="get secrets")
-    assert (rows[RBAC].state, rows[RBAC].found) == (State.FAILED, "not allowed: get secrets (what pods refer to)")
-    assert rows[RBAC].advice == "kubectl apply -k deploy"
+    rows = await checked(tmp_path, {**VERSION, **HELD}, forbidden="impersonate groups")
+    assert (rows[RBAC].state, rows[RBAC].found) == (
+        State.FAILED,
+        "not allowed: impersonate groups system:nodes (to act as a virtual node)",
+    )
+    assert "hpc-bridge manifests" in rows[RBAC].advice
 
 
 DAEMONS = "/apis/apps/v1/daemonsets"
@@ -195,5 +198,5 @@ async def test_priority_classes_that_end_others_are_named(tmp_path: Path, found:
 
 async def test_an_api_server_that_refuses(tmp_path: Path) -> None:
     rows = await checked(tmp_path, {"/version": failing(401, "Unauthorized")})
-    assert [row.state for row in rows.values()] == [State.FAILED, *[State.SKIPPED] * 4]
+    assert [row.state for row in rows.values()] == [State.FAILED, *[State.SKIPPED] * 5]
     assert "Unauthorized" in rows[API].found
