@@ -1,11 +1,12 @@
 """Runs the agent of the test bed as an admin would: manifests applied, settings written, its own ServiceAccount.
 
 The Deployment in deploy/ is scaled to nothing, since there is no node to run it; the same program runs beside it under
-the same RBAC.
+the same RBAC. Each start has another address, as each pod of the Deployment has.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -28,6 +29,16 @@ from bridge.testbed.processes import Process, free_ports
 NAMESPACE = "hpc-bridge"
 SERVICE_ACCOUNT = "hpc-bridge"
 Json = dict[str, Any]
+_starts = itertools.count(2)
+
+
+def next_address() -> str:
+    """A loopback address that no agent of this process has had: 127.0.0.2, 127.0.0.3, …
+
+    One address for every start would hide whatever a product writes down of it and never changes.
+    """
+    high, low = divmod(next(_starts), 256)
+    return f"127.0.{high}.{low}"
 
 
 class Reachable(Protocol):
@@ -47,7 +58,7 @@ def apply_manifests(control_plane: ControlPlane) -> None:
 
 
 class Agent:
-    """The agent as a process.
+    """The agent as a process; `address` is where its kubelet ports are, another one after each `start`.
 
     `changes` overrides keys of clusters' entries by name, and `agent` those of the agent; `environment` adds to ours.
     """
@@ -74,13 +85,10 @@ class Agent:
         self.kubeconfig = control_plane.service_account_kubeconfig(
             NAMESPACE, SERVICE_ACCOUNT, workdir / "agent.kubeconfig"
         )
-        certificate, key = control_plane.ca.issue_kubelet_serving(["127.0.0.1"])
-        (workdir / "kubelet.crt").write_bytes(certificate)
-        write_private(workdir / "kubelet.key", key)
         self.status_port, *ports = free_ports(1 + len(clusters))
         settings: Json = {
             "agent": {"statusListen": f"127.0.0.1:{self.status_port}"} | dict(agent or {}),
-            "kubelet": {"address": "127.0.0.1", "certFile": "kubelet.crt", "keyFile": "kubelet.key"},
+            "kubelet": {"certFile": "kubelet.crt", "keyFile": "kubelet.key"},
             "clusters": [
                 cluster.settings() | {"kubeletPort": port} | dict((changes or {}).get(cluster.name, {}))
                 for cluster, port in zip(clusters, ports, strict=True)
@@ -89,6 +97,7 @@ class Agent:
         self.config.write_text(yaml.safe_dump(settings, sort_keys=False))
         self._apply_settings()
         self.process: Process | None = None
+        self.address = ""
 
     def _apply_settings(self) -> None:
         """`hpc-bridge manifests | kubectl apply`, as an admin does: the rights for these nodes."""
@@ -100,8 +109,13 @@ class Agent:
         return f"<Agent {self.process}>"
 
     def start(self) -> Process:
-        """Start it (again); return at once."""
+        """Start it (again), at an address of its own with a certificate for it; return at once."""
+        self.address = next_address()
+        certificate, key = self._control_plane.ca.issue_kubelet_serving([self.address])
+        (self.workdir / "kubelet.crt").write_bytes(certificate)
+        write_private(self.workdir / "kubelet.key", key)
         argv = [sys.executable, "-m", "bridge.cli", "run", "-c", str(self.config), "--kubeconfig", str(self.kubeconfig)]
+        argv += ["--address", self.address]
         self.process = Process("agent", argv, log=self.log, env=self._environment, grace=15.0)
         return self.process
 

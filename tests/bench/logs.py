@@ -66,7 +66,7 @@ def read_port(stage: Stage, name: str) -> float:
         "get", "node", stage.node, "-o", "jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}"
     )
     began, size = time.monotonic(), 0
-    with closing(http.client.HTTPSConnection("127.0.0.1", int(node.stdout), context=trust)) as port:
+    with closing(http.client.HTTPSConnection(stage.agent.address, int(node.stdout), context=trust)) as port:
         port.request("GET", f"/containerLogs/{NAMESPACE}/{name}/main")
         answer = port.getresponse()
         while block := answer.read1(1 << 18):

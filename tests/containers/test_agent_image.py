@@ -16,6 +16,7 @@ from testcontainers.core.container import DockerContainer
 from world import World, condition, pod, until
 
 from bridge.testbed import images
+from bridge.testbed.agent import next_address
 from bridge.testbed.docker import Engine
 from bridge.testbed.processes import free_ports
 
@@ -78,9 +79,10 @@ def settings(world: World, cluster: ContainerCluster, tmp_path: Path) -> Path:
         shutil.copy(transport[key], folder / "ssh" / name)
         transport[key] = f"/etc/hpc-bridge/ssh/{name}"
         (folder / "ssh" / name).chmod(0o440)
-    kubelet = {}
-    for key, name in (("certFile", "kubelet.crt"), ("keyFile", "kubelet.key")):
-        shutil.copy(world.agent.workdir / name, folder / "ssh" / name)
+    kubelet = {"address": next_address()}
+    pair = world.control_plane.ca.issue_kubelet_serving([kubelet["address"]])
+    for key, name, content in zip(("certFile", "keyFile"), ("kubelet.crt", "kubelet.key"), pair, strict=True):
+        (folder / "ssh" / name).write_bytes(content)
         (folder / "ssh" / name).chmod(0o440)
         kubelet[key] = f"/etc/hpc-bridge/ssh/{name}"
     (port,) = free_ports(1)
@@ -104,9 +106,9 @@ def agent_container(world: World, image: str, settings: Path) -> Iterator[Docker
     """The image's agent in the place of the one on the host."""
     if os.geteuid() != 0:
         pytest.skip("only root can give files to the agent's group as fsGroup does")
+    address = yaml.safe_load((settings / "bridge.yaml").read_text())["kubelet"]["address"]
     args = [
-        word.replace("$(POD_IP)", "127.0.0.1")
-        for word in deployment()["spec"]["template"]["spec"]["containers"][0]["args"]
+        word.replace("$(POD_IP)", address) for word in deployment()["spec"]["template"]["spec"]["containers"][0]["args"]
     ]
     container = DockerContainer(image).with_command([*args, "--kubeconfig", "/etc/hpc-bridge/kubeconfig"])
     container.with_volume_mapping(str(settings), "/etc/hpc-bridge", "ro").with_kwargs(**confined())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from world import World, condition, container, pod, until
 
 
@@ -15,9 +13,13 @@ def test_running_and_ended_pods_survive_a_restart(bridge: World) -> None:
     ended = bridge.wait_phase("ended-before", "Failed")
     bridge.wait_phase("ends-meanwhile", "Running")
     jobs = {name: bridge.job_of(name) for name in ("survivor", "ended-before", "ends-meanwhile")}
+    assert survivor["status"]["hostIPs"] == [{"ip": bridge.agent.address}]
     bridge.restart_agent(kill=True)
     bridge.wait_phase("ends-meanwhile", "Succeeded")
-    after = bridge.pod("survivor")
+    # The API server merges hostIPs by address and refuses two: the agent has another one since its start.
+    after = bridge.wait("survivor", lambda p: p["status"]["hostIP"] == bridge.agent.address, what="at the new address")
+    assert after["status"]["hostIPs"] == [{"ip": bridge.agent.address}]
+    assert after["status"]["hostIPs"] != survivor["status"]["hostIPs"]
     assert after["metadata"]["uid"] == survivor["metadata"]["uid"]
     assert (after["status"]["phase"], container(after)["restartCount"]) == ("Running", 0)
     assert container(after)["containerID"] == container(survivor)["containerID"]
@@ -56,11 +58,20 @@ def test_a_cluster_that_is_given_another_name_keeps_its_jobs(bridge: World) -> N
     bridge.apply(pod("left-behind", "sleep 300"))
     bridge.wait_phase("left-behind", "Running")
     job, written = bridge.job_of("left-behind"), bridge.agent.config.read_text()
+    selector, tolerations = {"hpc-bridge.io/cluster": "renamed"}, [{"operator": "Exists"}]
+    nobodys = pod("nobodys", "exec sleep 300", nodeSelector=selector, tolerations=tolerations)
+    del nobodys["spec"]["runtimeClassName"]
     bridge.stop_agent()
     bridge.agent.config.write_text(written.replace("name: alpha\n", "name: renamed\n", 1))
     try:
         bridge.restart_agent()
-        time.sleep(4 * 4)  # four looks of the sweep
+        bridge.apply(nobodys)
+        bridge.wait_phase("nobodys", "Running")
+        orphan = bridge.job_of("nobodys")
+        bridge.stop_agent()
+        bridge.kubectl("delete", "pod", "nobodys", "--force", "--grace-period=0")
+        bridge.restart_agent()
+        until(lambda: orphan not in bridge.jobs(), "the sweep ends the job that really has no pod")
         assert job in bridge.jobs()
         assert bridge.pod("left-behind")["status"]["phase"] == "Running"
     finally:

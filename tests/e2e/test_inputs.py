@@ -108,7 +108,8 @@ def test_downward_api_in_variables_and_files(bridge: World) -> None:
     bridge.apply(thing)
     bridge.wait_phase("downward", "Succeeded")
     lines = bridge.logs("downward").splitlines()
-    expected = ["D_APP=x", "D_HOST=127.0.0.1", "D_MEM=64", "D_NAME=downward", "D_NODE=pbs-alpha", "D_NS=default"]
+    host = f"D_HOST={bridge.agent.address}"
+    expected = ["D_APP=x", host, "D_MEM=64", "D_NAME=downward", "D_NODE=pbs-alpha", "D_NS=default"]
     assert lines[:6] == expected
     assert 'app="x"' in lines
     assert 'tier="back"' in "\n".join(lines)

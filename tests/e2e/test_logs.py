@@ -99,7 +99,7 @@ def _call(bridge: World, path: str, token: str | None = None, certificate: bool 
     if certificate:
         context.load_cert_chain(*bridge.control_plane.ca.write("caller", "kube-apiserver-kubelet-client"))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", headers=headers)
+    request = urllib.request.Request(f"https://{bridge.agent.address}:{port}{path}", headers=headers)
     try:
         with urllib.request.urlopen(request, context=context, timeout=20) as answer:
             return answer.status, answer.read().decode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from typing import Any
 
 import pytest
@@ -114,14 +113,18 @@ def test_an_outage_keeps_the_last_view_and_its_time(site: Site, pbs: Server) -> 
     waiting = site.await_observed(helper, site.uid, lambda o: bool(o["pbs"]["comment"]), "has a comment")
     assert waiting["pbs"]["comment"].startswith("Not Running: ")
     assert (waiting["pbs"]["state"], waiting["pbs"]["queue"]) == ("Q", "parked")
+    name = pbs.prefix / "etc" / "server"  # what the refused commands say that they cannot reach
+    before = name.read_text()
     pbs.fault("refuse", "on")
     try:
         until(lambda: down(helper), "the server is seen to be down")
         at = site.observed(helper, site.uid)["pbs"]["at"]
-        time.sleep(1.5)  # more than one poll
+        name.write_text("still-away\n")
+        until(lambda: "still-away" in down(helper).get("server_message", ""), "the next poll is refused too")
         kept = site.observed(helper, site.uid)["pbs"]
         assert (kept["seen"], kept["at"]) == ("present", at)
     finally:
+        name.write_text(before)
         pbs.fault("refuse", "off")
 
 
