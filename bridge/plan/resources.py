@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, get_args
 
@@ -144,8 +145,7 @@ def chunk_resources(pod: Json, cluster: Cluster) -> tuple[dict[str, int | str], 
             known = ", ".join(sorted(cluster.resources)) or "none"
             text = f"{resource} has no PBS resource on cluster {cluster.name} (mapped: {known}); leave it out"
             refused.append(Refusal(path, text))
-    namespace = pod.get("metadata", {}).get("namespace") or "default"
-    return _for(cluster.chunk_resources, namespace) | chunk, refused
+    return chunk, refused
 
 
 def _for(given: Mapping[str, qsub.ByNamespace], namespace: str) -> dict[str, int | str]:
@@ -236,6 +236,21 @@ def numa(metadata: Json) -> NumaWish | None:
     return next((word for word in get_args(NumaWish) if word == wish), None)
 
 
+def site_options(cluster: Cluster, namespace: str) -> JobOptions:
+    """What the settings alone ask for with every job of a namespace: the smallest job, which a site should take."""
+    return JobOptions(
+        ncpus=1,
+        mem_bytes=JOB_OVERHEAD,
+        walltime=60,
+        resources=_for(cluster.chunk_resources, namespace),
+        queue=cluster.queue,
+        project=cluster.projects.get(namespace),
+        accounting=cluster.accounting.get(namespace),
+        job_resources={name: str(value) for name, value in _for(cluster.job_resources, namespace).items()},
+        group=qsub.of(cluster.groups, namespace),
+    )
+
+
 def options(pod: Json, cluster: Cluster) -> tuple[JobOptions, list[Refusal]]:
     """The job's options, and what of the pod cannot become one."""
     spec, namespace = pod["spec"], pod.get("metadata", {}).get("namespace") or "default"
@@ -247,18 +262,18 @@ def options(pod: Json, cluster: Cluster) -> tuple[JobOptions, list[Refusal]]:
     words = "letters, digits and _.@=- (at most 64, not starting with a sign)"
     chunk, refused = chunk_resources(pod, cluster)
     annotations.get(names.NUMA, _NUMA, "write ignore, prefer or require")
-    built = JobOptions(
+    site = site_options(cluster, namespace)
+    built = replace(
+        site,
         ncpus=ncpus(pod),
         mem_bytes=mem_bytes(pod, cluster),
         walltime=quantity.ceil(total),
-        resources=chunk,
+        resources={**site.resources, **chunk},
         place=annotations.place(cluster),
-        queue=annotations.queue(cluster) or cluster.queue,
-        project=annotations.get(names.PROJECT, _WORD, words, permitted=chosen) or cluster.projects.get(namespace),
-        accounting=annotations.get(names.ACCOUNT, _WORD, words, permitted=chosen) or cluster.accounting.get(namespace),
+        queue=annotations.queue(cluster) or site.queue,
+        project=annotations.get(names.PROJECT, _WORD, words, permitted=chosen) or site.project,
+        accounting=annotations.get(names.ACCOUNT, _WORD, words, permitted=chosen) or site.accounting,
         priority=cluster.priority_classes.get(spec.get("priorityClassName") or ""),
-        job_resources={name: str(value) for name, value in _for(cluster.job_resources, namespace).items()},
-        group=qsub.of(cluster.groups, namespace),
     )
     return built, [*annotations.refused, *refused, *_too_long(spec, wished, cluster)]
 

@@ -7,14 +7,15 @@ import posixpath
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from bridge.api.settings import Account, Cluster
+from bridge.plan.resources import site_options
 from bridge.setup import shell
 from bridge.setup.login_checks import LoginNode
 from bridge.setup.shell import FIND_PBS, MISSING, RUNTIMES, VERSION, Answer, ask, plain
-from pbs_adapter.models import JobOptions, JobRef, JobRequest
+from pbs_adapter.models import JobRef, JobRequest
 from pbs_adapter.script import Site, qsub
 from pbs_adapter.transport import Transport
 
@@ -79,7 +80,7 @@ async def run_job(connection: Transport, cluster: Cluster, account: Account, nod
     name, mark = f"doctor-{secrets.token_hex(6)}", shell.new_mark()
     directory = posixpath.join(node.spool, name)
     pbs = cluster.pbs_exec or ""
-    argv = _qsub(cluster, account, posixpath.join(cluster.compute_spool or node.spool, name))
+    argv = command(cluster, account, posixpath.join(cluster.compute_spool or node.spool, name))
     job_id = ""
     try:
         sent = await ask(connection, _SUBMIT, pbs, directory, _script(mark), *argv)
@@ -101,17 +102,9 @@ def _script(mark: str) -> str:
     return f"{head}{probe}mv report.new report\n"
 
 
-def _qsub(cluster: Cluster, account: Account, directory: str) -> list[str]:
+def command(cluster: Cluster, account: Account, directory: str) -> list[str]:
     """The same command as for a pod, but for what runs. Raises `Rejected` for settings that PBS's grammar forbids."""
-    namespace = account.namespaces[0]
-    options = JobOptions(
-        ncpus=1,
-        mem_bytes=256 << 20,
-        walltime=WALLTIME,
-        queue=cluster.queue,
-        project=cluster.projects.get(namespace),
-        accounting=cluster.accounting.get(namespace),
-    )
+    options = replace(site_options(cluster, account.namespaces[0]), walltime=WALLTIME)
     site = Site(directory, posixpath.join(directory, "probe.sh"), cluster.compute_python, cluster.pbs_exec)
     argv = qsub(JobRequest(JobRef(account.name, NAME), NAME, options, ()), site)
     return [*argv[: argv.index("--")], "--", "/bin/sh", site.podrun, directory, cluster.compute_python]

@@ -330,3 +330,16 @@ def test_what_was_decided_is_read_for_display_only() -> None:
     for odd in ("[]", "{", "null"):
         assert recorded(pod(metadata={"annotations": {names.ROUTED: odd}})) is None
     assert recorded(pod()) is None
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_a_pod_that_asks_for_disk_is_not_sent_where_none_is_offered(kind: str) -> None:
+    """The node of such a cluster offers 0 of ephemeral-storage: pinned to it, the pod would be Pending for ever."""
+    thing = pod()
+    extra = {"name": "d", "image": "i", "command": ["true"], "resources": {"limits": {"ephemeral-storage": "10Gi"}}}
+    thing["spec"][kind] = [*thing["spec"].get(kind, []), extra]
+    mapped = cluster(name="beta", images=[{"image": "*"}], resources={"ephemeral-storage": "scratch"})
+    asking = Asking({"alpha": cluster(name="alpha", images=[{"image": "*"}]), "beta": mapped})
+    (why,) = asking.asked(thing, template(thing), "alpha", "default").refused
+    assert "ephemeral-storage has no PBS resource on cluster alpha" in why
+    assert asking.asked(thing, template(thing), "beta", "default").refused == ()

@@ -11,7 +11,7 @@ from censuses import cluster, recorded
 
 from bridge.api.settings import Cluster, LocalTransport, Settings, SshTransport
 from bridge.setup.checks import Check, Rows, State
-from bridge.setup.job import JobSeen
+from bridge.setup.job import JobSeen, command
 from bridge.setup.job_checks import EVERY, JOB, PYTHON, RUNTIME, SHARED, judge_job
 from bridge.setup.kube_checks import needs
 from bridge.setup.login_checks import (
@@ -250,3 +250,15 @@ def test_an_agent_on_the_login_node_is_told_what_that_means() -> None:
     assert (row.name, row.state) == (LOCAL, State.SKIPPED)
     assert "kubeconfig" in row.found
     assert list(transport_row(ROWS, OVER_SSH)) == []
+
+
+def test_the_small_job_is_submitted_as_pods_are() -> None:
+    """A site whose hooks want more would refuse it, and take the pods."""
+    site = cluster(
+        queue="debug", accounting={"team-a": "proj01"}, groups={"*": "g01"},
+        jobResources={"filesystems": "home:eagle"}, chunkResources={"system": "polaris"},
+    )  # fmt: skip
+    account = site.accounts[0].model_copy(update={"namespaces": ("team-a",)})
+    words = " ".join(command(site, account, "/s/doctor"))
+    for wanted in ("-q debug", "-A proj01", "-W group_list=g01", ":system=polaris", "-l filesystems=home:eagle"):
+        assert wanted in words
