@@ -171,7 +171,9 @@ class Agent:
         node: NodeAgent | None = None
 
         def facts() -> NodeFacts:
-            return NodeFacts(name, kubelet.address, (node.allocatable if node is not None else None) or {})
+            if node is None:
+                return NodeFacts(name, kubelet.address)
+            return NodeFacts(name, kubelet.address, node.allocatable or {}, node.node)
 
         submitted = self._metrics.submit_seconds.labels(cluster.name)
         numa = self._metrics.numa_domains

@@ -87,6 +87,7 @@ class NodeAgent:
         self._kubernetes: str | None = None
         self._status: Json = {}
         self._told: set[str] = set()  # accounts and tasks in trouble that an Event has been made of
+        self.node: Json = {}  # metadata and spec as last read
         self._capacity: tuple[float, Capacity] | None = None
         self.node_uid: str | None = None
         link.on_health.append(self.wake)
@@ -155,6 +156,7 @@ class NodeAgent:
             self.node_uid = None
             return
         self.node_uid = found["metadata"]["uid"]
+        self.node = {"metadata": found["metadata"], "spec": found["spec"]}
         self._registered.set()
         if patch := pure.metadata_patch(self._cluster, view, found):
             found = await self._kube.patch(paths.node(self.name), patch, kind="merge")

@@ -47,11 +47,15 @@ Inputs = Mapping[InputRef, Json | None]
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a pod may ask about its virtual node: names, and allocatable for limits it did not set."""
+    """What a pod may ask about its virtual node: names, and allocatable for limits it did not set.
+
+    node: the Node object as last read, for whether it may take the pod; empty: not read yet.
+    """
 
     name: str
     host_ip: str = ""
     allocatable: Mapping[str, str] = field(default_factory=dict)
+    node: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

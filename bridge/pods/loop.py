@@ -297,9 +297,9 @@ class PodLoop:
             text = f"no account of cluster {self._scene.cluster.name} serves namespace {plan.namespace}"
             record.failure = Failure(reasons.ACCOUNT_MISSING, text)
             return
-        allocatable = self._scene.facts().allocatable
+        facts = self._scene.facts()
         others = (p for u, p in self.pods.items.items() if u != plan.uid and p.get("status", {}).get("startTime"))
-        rejected = admit(pod, others, allocatable, self._counted) if allocatable else None
+        rejected = admit(pod, others, facts.allocatable, facts.node, self._counted) if facts.allocatable else None
         if rejected is not None:
             record.failure = rejected
         elif plan.refusals:

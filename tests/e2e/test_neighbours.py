@@ -167,6 +167,16 @@ def test_a_pod_of_a_replica_set_runs_when_the_settings_say_so(bridge: World) -> 
         bridge.kubectl("delete", "deployment", name, "--cascade=foreground")
 
 
+def test_a_pod_that_names_the_node_but_asks_for_another_is_rejected(bridge: World) -> None:
+    name = f"named-{uuid4().hex[:6]}"
+    spec: Json = {"nodeName": "pbs-alpha", "nodeSelector": {"disk": "ssd"}, "restartPolicy": "Never"}
+    spec["containers"] = [{"name": "main", "image": "busybox:1.36", "command": ["true"]}]
+    bridge.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+    rejected = bridge.wait_phase(name, "Failed")["status"]
+    assert rejected["reason"] == "NodeAffinity"
+    assert "containerStatuses" not in rejected
+
+
 def test_who_asks_for_a_volume_on_a_cluster_is_told(bridge: World) -> None:
     """The scheduler never binds such a pod, so nobody else would say why."""
 
