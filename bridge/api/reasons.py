@@ -42,6 +42,7 @@ DISRUPTION_TARGET_REASON = "TerminationByKubelet"
 SUBMITTED = "PBSSubmitted"
 WAITING = "PBSWaiting"
 KILLING = "Killing"
+BACK_OFF = "BackOff"
 AGENT_ERROR = "AgentError"
 STATUS_REFUSED = "StatusRefused"
 STATUS_UNREADABLE = "StatusUnreadable"
@@ -94,6 +95,7 @@ MEANING: dict[str, str] = {
     "later, with less in it; the job itself goes on, and can be deleted.",
     STATUS_UNREADABLE: "What podrun wrote of the pod cannot be read: what is shown may be old. The job goes on.",
     CHANGE_IGNORED: "A change of the pod's spec that a running job cannot follow; the message says what was changed.",
+    BACK_OFF: "A container of the pod ends again and again; it is restarted after a growing pause.",
     ROUTED: "The pod may run where the message says, which also says why and what it was compared with.",
     ROUTE_WAITING: "It is not decided yet where the pod may run; the message says what it waits for.",
     ROUTE_FAILED: "The API server refused to release the pod, or something about it was unexpected; it is tried again "

@@ -45,6 +45,7 @@ class _Pending:
     type: str
     reason: str
     message: str
+    host: str
     first: float
     last: float
     count: int = 1
@@ -58,7 +59,10 @@ class _Pending:
 
 
 class Recorder:
-    """Collects events from anywhere on the loop; `run` writes them. `component` and `host` are the Event's source.
+    """Collects events from anywhere on the loop; `run` writes them.
+
+    `component` and `host` are the Event's source; of a node, and of a pod that is bound, the host is the node, as with
+    a kubelet's.
 
     `busy`: whether there is more urgent work for the API server now.
     """
@@ -75,7 +79,7 @@ class Recorder:
     ) -> None:
         self._kube = kube
         self._busy = busy
-        self._source = {"component": component, "host": host}
+        self._component, self._host = component, host
         self._metrics = metrics
         self._clock = clock or SystemClock()
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
@@ -100,7 +104,9 @@ class Recorder:
         if namespace := metadata.get("namespace"):
             about["namespace"] = namespace
         now = self._clock.time()
-        new = _Pending(about, kind, reason, message[:MAX_MESSAGE], now, now)
+        bound = thing.get("spec", {}).get("nodeName") if about["kind"] == "Pod" else None
+        host = str(bound or (about["name"] if about["kind"] == "Node" else self._host))
+        new = _Pending(about, kind, reason, message[:MAX_MESSAGE], host, now, now)
         if known := self._pending.get(new.name):
             known.count += 1
             known.last = now
@@ -167,9 +173,9 @@ class Recorder:
             "type": pending.type,
             "reason": pending.reason,
             "message": pending.message,
-            "source": self._source,
-            "reportingComponent": self._source["component"],
-            "reportingInstance": self._source["host"],
+            "source": {"component": self._component, "host": pending.host},
+            "reportingComponent": self._component,
+            "reportingInstance": pending.host,
             "firstTimestamp": rfc3339(pending.first),
             "lastTimestamp": rfc3339(pending.last),
             "count": pending.count,

@@ -240,6 +240,7 @@ def _follow(s: Situation) -> Decision:
         actions.append(AnnotateSpan(s.numa))
     if result.stage is Stage.ENDED and result.reason:
         actions.append(Announce("Warning", result.reason, result.message, f"ended:{result.reason}"))
+    actions += _backing_off(s)
     shown = Decision(wake_at=s.record.wrote_at + FIRST_LOOK) if _not_looked_yet(s) else _show(s, None)
     actions += shown.actions
     wake = shown.wake_at
@@ -250,6 +251,20 @@ def _follow(s: Situation) -> Decision:
             actions.append(Refresh())
         wake = min(w for w in (wake, max(s.record.refresh_at, s.now + 1.0)) if w)
     return Decision(tuple(actions), wake)
+
+
+def _backing_off(s: Situation) -> list[Action]:
+    """As a kubelet's Event of a crash loop. Created and Started are not told: they would double a pod's Events."""
+    view = (s.seen.status or {}).get("containers") if s.seen is not None else None
+    seen = view if isinstance(view, dict) else {}
+    names_ = [c["name"] for key in ("initContainers", "containers") for c in s.pod["spec"].get(key, [])]
+    return [
+        Announce(
+            "Warning", reasons.BACK_OFF, f"Back-off restarting failed container {n}", f"backoff:{n}", MESSAGE_EVERY
+        )
+        for n in names_
+        if isinstance(seen.get(n), dict) and seen[n].get("reason") == reasons.CRASH_LOOP
+    ]
 
 
 def _not_looked_yet(s: Situation) -> bool:

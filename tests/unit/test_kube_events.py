@@ -29,6 +29,24 @@ async def run(recorder: Recorder, clock: VirtualClock, seconds: float = 0) -> No
     await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.parametrize(
+    ("thing", "host"),
+    [
+        ({"kind": "Node", "metadata": {"name": "pbs-alpha", "uid": "u"}}, "pbs-alpha"),
+        ({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"nodeName": "pbs-beta"}}, "pbs-beta"),
+        ({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {}}, "agent-pod"),
+    ],
+)
+async def test_who_tells_of_a_node_and_its_pods_is_the_node(thing: dict[str, Any], host: str) -> None:
+    clock, kube = VirtualClock(), MemoryKube()
+    recorder = Recorder(kube, "hpc-bridge", "agent-pod", clock=clock)
+    recorder.event(thing, "Normal", "X", "y")
+    await run(recorder, clock)
+    (event,) = kube.objects.values()
+    assert event["source"] == {"component": "hpc-bridge", "host": host}
+    assert event["reportingInstance"] == host
+
+
 async def test_the_same_thing_said_again_raises_the_count() -> None:
     kube, clock = MemoryKube(), VirtualClock()
     recorder = Recorder(kube, "hpc-bridge", "host", clock=clock)

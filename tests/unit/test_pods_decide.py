@@ -202,7 +202,7 @@ CASES: list[tuple[str, Situation, list[str]]] = [
                 ),
             ),
         ),
-        ["status Running CrashLoopBackOff"],
+        ["announce BackOff", "status Running CrashLoopBackOff"],
     ),
     ("refresh due", situation(done(), seen("R", podrun()), record={"refresh_at": NOW}), ["status Running", "refresh"]),
     ("refresh not due", situation(done(), seen("R", podrun()), record={"refresh_at": NOW + 1}), ["status Running"]),
