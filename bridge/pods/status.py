@@ -164,8 +164,13 @@ def wire(fields: Json) -> Json:
 
 
 def differs(wanted: Json, current: Json) -> bool:
-    """Does `current` (the API server's status) lack anything of `wanted`? Conditions of others do not count."""
+    """Does `current` (the API server's status) lack anything of `wanted`? Conditions of others do not count.
+
+    Nor does an observedGeneration that the API server does not keep: Kubernetes before 1.34 drops it.
+    """
     for key, value in wanted.items():
+        if key == "observedGeneration" and key not in current:
+            continue
         if key == "conditions":
             if _conditions_differ(value, current.get("conditions", [])):
                 return True
@@ -196,7 +201,9 @@ def _conditions_differ(wanted: list[Json], current: list[Json]) -> bool:
     return any(
         (old := have.get(new["type"])) is None
         or any(
-            (old.get(k) or None) != (new.get(k) or None) for k in ("status", "reason", "message", "observedGeneration")
+            (old.get(k) or None) != (new.get(k) or None)
+            for k in ("status", "reason", "message", "observedGeneration")
+            if k != "observedGeneration" or k in old
         )
         for new in wanted
     )

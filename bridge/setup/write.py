@@ -97,6 +97,7 @@ def _runtimes(seen: Findings) -> Iterator[str]:
 def _cluster(login: Login, seen: Findings) -> Iterator[str]:
     usable = choose(seen.census, seen.user, seen.groups)
     yield f"name: {value(cluster_name(seen.census.server.name))} # after the PBS server; the node is pbs-NAME"
+    yield "kubeletPort: 10251 # a port of its own for each cluster; `hpc-bridge manifests` and firewalls name it"
     yield "accounts:"
     yield "  - transport:"
     yield "      type: ssh"

@@ -50,9 +50,9 @@ class Reachable(Protocol):
         """The cluster's entry in bridge.yaml."""
 
 
-def apply_manifests(control_plane: ControlPlane) -> None:
+def apply_manifests(control_plane: ControlPlane, *, routing: bool = True) -> None:
     """`kubectl apply -k` of all folders of deploy/ but the example's node, with no replica of the Deployment."""
-    for folder in ("base", "routing", "admission"):
+    for folder in ("base", "admission", *(["routing"] if routing else [])):
         control_plane.kubectl("apply", "-k", str(shipped("deploy") / folder))
     control_plane.kubectl("scale", "deployment", "hpc-bridge", f"--namespace={NAMESPACE}", "--replicas=0")
 
@@ -61,6 +61,7 @@ class Agent:
     """The agent as a process; `address` is where its kubelet ports are, another one after each `start`.
 
     `changes` overrides keys of clusters' entries by name, and `agent` those of the agent; `environment` adds to ours.
+    routing: whether the agent routes, and may.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Agent:
         agent: Mapping[str, Any] | None = None,
         changes: Mapping[str, Mapping[str, Any]] | None = None,
         environment: Mapping[str, str] | None = None,
+        routing: bool = True,
         progress: Progress = quiet,
     ) -> None:
         self._control_plane = control_plane
@@ -81,13 +83,14 @@ class Agent:
         self.log = workdir / "agent.log"
         self.config = workdir / "bridge.yaml"
         workdir.mkdir(parents=True, exist_ok=True)
-        apply_manifests(control_plane)
+        apply_manifests(control_plane, routing=routing)
         self.kubeconfig = control_plane.service_account_kubeconfig(
             NAMESPACE, SERVICE_ACCOUNT, workdir / "agent.kubeconfig"
         )
         self.status_port, *ports = free_ports(1 + len(clusters))
         settings: Json = {
             "agent": {"statusListen": f"127.0.0.1:{self.status_port}"} | dict(agent or {}),
+            "routing": {"enabled": routing},
             "kubelet": {"certFile": "kubelet.crt", "keyFile": "kubelet.key"},
             "clusters": [
                 cluster.settings() | {"kubeletPort": port} | dict((changes or {}).get(cluster.name, {}))

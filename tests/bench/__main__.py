@@ -21,7 +21,7 @@ from tests.bench import figures
 from tests.bench.figures import Figure
 from tests.bench.stage import BenchError, Theatre
 
-MODULES = ("submit", "latency", "api", "load", "logs", "overhead", "fuzz", "census", "waits", "routing")
+MODULES = ("submit", "latency", "api", "load", "logs", "overhead", "fuzz", "census", "waits", "routing", "trust")
 REPORT = Path("build/bench.json")
 REMOTE = Path("build/bench-remote.json")  # so that figures of two clusters do not mix
 

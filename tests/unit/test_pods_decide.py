@@ -386,6 +386,21 @@ def test_a_status_that_somebody_else_changed_is_sent_again_after_ten_seconds() -
     assert words(late) == ["status Running"]
 
 
+def test_an_api_server_that_keeps_no_observed_generation_is_not_told_again_and_again() -> None:
+    """Kubernetes 1.33 gives pods a generation, and drops what is observed of it."""
+    thing = done()
+    thing["metadata"]["generation"] = 2
+    wrote = status(situation(thing, seen("R", podrun())))
+    assert wrote["observedGeneration"] == 2
+    kept = {key: value for key, value in wrote.items() if key != "observedGeneration"}
+    kept["conditions"] = [{k: v for k, v in c.items() if k != "observedGeneration"} for c in wrote["conditions"]]
+    thing["status"] = kept
+    assert words(decide(situation(thing, seen("R", podrun()), record={"wrote": wrote, "wrote_at": NOW - 60}))) == []
+    stale = [c | {"observedGeneration": 1} for c in wrote["conditions"]]
+    thing["status"] = wrote | {"observedGeneration": 1, "conditions": stale}
+    assert words(decide(situation(thing, seen("R", podrun())))) == ["status Running"]
+
+
 def test_a_pod_too_large_is_looked_at_when_its_time_is_over() -> None:
     case = situation(pod(), misfit=BIG, record={"misfit_since": NOW - 200})
     first = decide(case)
