@@ -176,14 +176,19 @@ async def _submit_shown(scene: Scene, shown: Json, pod: Json, plan: Plan, ref: J
 
 async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:
     try:
-        inputs = await scene.inputs.gather(pod, plan.inputs)
-        request = freeze(
-            pod, plan, inputs, node=scene.facts(), instance=scene.instance, cluster=scene.cluster, account=ref.account
-        )
-        started = scene.clock.monotonic()
-        await faultpoints.reach("submit.before", ref.uid)
-        job_id = await scene.link.submit(request)
-        await faultpoints.reach("submit.answered", ref.uid)
+        async with scene.inputs.slot() as slot:
+            inputs = await scene.inputs.gather(pod, plan.inputs, slot)
+            request = await slot.within(
+                lambda: freeze(
+                    pod, plan, inputs,
+                    node=scene.facts(), instance=scene.instance, cluster=scene.cluster, account=ref.account,
+                ),
+                lambda made: _weight(made.files, made.volumes),
+            )  # fmt: skip
+            started = scene.clock.monotonic()
+            await faultpoints.reach("submit.before", ref.uid)
+            job_id = await scene.link.submit(request)
+            await faultpoints.reach("submit.answered", ref.uid)
     except MissingInput as missing:
         pause = TOO_LARGE_RETRY if isinstance(missing, TooLarge) else CONFIG_RETRY
         _hold(scene, pod, record, Waiting(reasons.CONFIG_ERROR, str(missing)), pause)
@@ -261,12 +266,15 @@ def announce(
 async def _refresh(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:
     record.refresh_at = scene.clock.time() + CONFIG_RETRY
     try:
-        inputs = await scene.inputs.gather(pod, plan.inputs)
-        volumes = refresh(pod, plan, inputs, node=scene.facts())
-        digest = _digest(volumes)
-        if digest != record.written:
-            await scene.link.write(ref, (), volumes)
-            record.written = digest
+        async with scene.inputs.slot() as slot:
+            inputs = await scene.inputs.gather(pod, plan.inputs, slot)
+            volumes = await slot.within(
+                lambda: refresh(pod, plan, inputs, node=scene.facts()), lambda made: _weight((), made)
+            )
+            digest = _digest(volumes)
+            if digest != record.written:
+                await scene.link.write(ref, (), volumes)
+                record.written = digest
     except (Retry, Fenced, OutcomeUnknown):
         return
     except Forbidden as error:
@@ -277,6 +285,10 @@ async def _refresh(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Rec
     except Permanent as error:
         log.warning("pod.refresh_refused", pod_uid=ref.uid, error=str(error))
     record.refresh_at = scene.inputs.refresh_at(pod, plan.inputs)
+
+
+def _weight(files: tuple[PodFile, ...], volumes: tuple[VolumeFiles, ...]) -> int:
+    return sum(len(file.content) for file in (*files, *(file for volume in volumes for file in volume.files)))
 
 
 def _digest(volumes: tuple[VolumeFiles, ...]) -> str:

@@ -7,8 +7,11 @@ kept altogether, is bounded: a few lines of a manifest can name a hundred object
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bridge.kube import Kubernetes, paths
 from bridge.kube.clock import Clock, parse_rfc3339
@@ -21,7 +24,12 @@ OLDEST_TOKEN = 86400.0  # seconds, whatever its life: as a kubelet
 TOKEN_LIFE = 0.8  # share of a token's life after which it is replaced
 _MOST_KEPT = 1000
 MOST_READ = 6 << 20  # bytes of all objects of one pod, as the API server writes them
+LIGHT = 512 << 10  # bytes that a pod may hold in memory while it is prepared and sent, as any number of pods may
+HEAVY = 4  # pods of a node that may hold more at once
 _MOST_BYTES = 8 << 20  # of all objects that are kept
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,33 @@ class _Kept:
     thing: Json | None
     until: float
     size: int = 0
+
+
+class Slot:
+    """One pod's leave to hold more than `LIGHT` bytes; only a few pods have it at once, the others wait their turn."""
+
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots, self._held = slots, False
+
+    async def take(self, size: int) -> None:
+        """Wait for leave if `size` is more than anybody may hold."""
+        if size > LIGHT and not self._held:
+            await self._slots.acquire()
+            self._held = True
+
+    def give_back(self) -> None:
+        """The pod holds nothing any more."""
+        if self._held:
+            self._held = False
+            self._slots.release()
+
+    async def within(self, make: Callable[[], T], size: Callable[[T], int]) -> T:
+        """What `make` makes; thrown away and made again where leave has to be waited for."""
+        if (weight := size(made := make())) <= LIGHT or self._held:
+            return made
+        del made
+        await self.take(weight)
+        return make()
 
 
 class InputSource:
@@ -40,10 +75,23 @@ class InputSource:
         self._objects: dict[str, _Kept] = {}
         self._size = 0  # of `_objects`
         self._tokens: dict[tuple[str, InputRef], _Kept] = {}
+        self._slots = asyncio.Semaphore(HEAVY)
 
-    async def gather(self, pod: Json, refs: Iterable[InputRef]) -> dict[InputRef, Json | None]:
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[Slot]:
+        """For all that is done with one pod's inputs, until they are sent."""
+        slot = Slot(self._slots)
+        try:
+            yield slot
+        finally:
+            slot.give_back()
+
+    async def gather(
+        self, pod: Json, refs: Iterable[InputRef], slot: Slot | None = None
+    ) -> dict[InputRef, Json | None]:
         """Return each reference's object, None where there is none. Raises TooLarge before it has read too much."""
         found: dict[InputRef, Json | None] = {}
+        read = 0
         allowance = Allowance("ConfigMaps and Secrets", MOST_READ)
         for ref in refs:
             if ref.kind == "Token":
@@ -51,6 +99,9 @@ class InputSource:
             else:
                 kept = await self._object(pod["metadata"]["namespace"], ref)
                 allowance.spend(kept.size)
+                read += kept.size
+                if slot is not None:
+                    await slot.take(read)
                 found[ref] = kept.thing
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -200,3 +201,49 @@ def test_an_agent_that_starts_while_a_login_node_is_down(control_plane: ControlP
         server.restart()
     until(lambda: reachable("alpha") == "True", "alpha is back", timeout=120)
     bridge.agent.wait_ready(90)
+
+
+HOSTILE = ("../../kube-system/secrets/hostile", "..", "../secrets", "a/b", "a%2Fb", "hostile?watch=1", "A.b", "a\nb")
+PLACES: dict[str, Callable[[dict[str, Any], str], None]] = {
+    "secret": lambda spec, name: _volume(spec, secret={"secretName": name}),
+    "config-map": lambda spec, name: _volume(spec, configMap={"name": name}),
+    "projected-secret": lambda spec, name: _volume(spec, projected={"sources": [{"secret": {"name": name}}]}),
+    "projected-map": lambda spec, name: _volume(spec, projected={"sources": [{"configMap": {"name": name}}]}),
+    "claim": lambda spec, name: _volume(spec, persistentVolumeClaim={"claimName": name}),
+    "pull": lambda spec, name: spec.update(imagePullSecrets=[{"name": name}]),
+    "env": lambda spec, name: _env(spec, valueFrom={"secretKeyRef": {"name": name, "key": "password"}}),
+    "env-map": lambda spec, name: _env(spec, valueFrom={"configMapKeyRef": {"name": name, "key": "password"}}),
+    "env-from": lambda spec, name: spec["containers"][0].update(envFrom=[{"secretRef": {"name": name}}]),
+    "account": lambda spec, name: spec.update(serviceAccountName=name),
+    "working-dir": lambda spec, name: spec["containers"][0].update(workingDir=f"/tmp\0--bind\0/\0/{name}"),
+    "message-path": lambda spec, name: spec["containers"][0].update(terminationMessagePath=f"/x\0--bind\0/\0/{name}"),
+}
+
+
+def _volume(spec: dict[str, Any], **source: Any) -> None:
+    spec["volumes"] = [{"name": "v", **source}]
+    spec["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/v"}]
+
+
+def _env(spec: dict[str, Any], **source: Any) -> None:
+    spec["containers"][0]["env"] = [{"name": "A", **source}]
+
+
+def test_names_as_hostile_as_the_api_server_lets_through_are_refused(bridge: World) -> None:
+    """Each that it takes fails before anything is read or submitted; the secret of another namespace stays there."""
+    bridge.kubectl("-n", "kube-system", "create", "secret", "generic", "hostile", "--from-literal=password=V1CTIM")
+    taken = []
+    for place, put in PLACES.items():
+        for number, name in enumerate(HOSTILE):
+            thing = pod(f"hostile-{place}-{number}", "grep -r . /v; env; ls /")
+            put(thing["spec"], name)
+            done = bridge.kubectl("create", "-f", "-", input=json.dumps(thing), check=False)
+            if done.returncode == 0:
+                taken.append(thing["metadata"]["name"])
+    assert {name.rsplit("-", 1)[0] for name in taken} >= {"hostile-secret", "hostile-config-map", "hostile-working-dir"}
+    for name in taken:
+        ended = bridge.wait_phase(name, "Failed")["status"]
+        assert ended["reason"] == "UnsupportedPodField", (name, ended)
+        assert not any(reason == "PBSSubmitted" for reason, _ in bridge.events(name)), name
+    bridge.kubectl("delete", "pods", "--wait=false", *taken)
+    bridge.kubectl("-n", "kube-system", "delete", "secret", "hostile")

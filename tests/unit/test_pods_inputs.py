@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from bridge.kube import paths
 from bridge.kube.clock import rfc3339
 from bridge.kube.errors import Forbidden, NotFound
 from bridge.plan.model import InputRef
-from bridge.pods.inputs import InputSource
+from bridge.pods.inputs import HEAVY, LIGHT, InputSource
 
 CONFIG = InputRef("ConfigMap", "c")
 TOKEN = InputRef("Token", "default", audience="vault", expiration=3600)
@@ -107,3 +109,63 @@ async def test_a_pod_that_is_gone_leaves_no_token(source: InputSource, server: S
     source.forget(UID)
     await source.gather(pod(), [TOKEN])
     assert len(server.asked) == 2
+
+
+class Large(Server):
+    """Every ConfigMap is a megabyte."""
+
+    async def get(self, path: str) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"data": {"k": "x" * (1 << 20)}}
+
+
+async def test_few_pods_hold_much_at_once(clock: VirtualClock) -> None:
+    """However many workers there are, and whoever asks: the others wait with little in their hands."""
+    source = InputSource(Large(clock), clock)  # type: ignore[arg-type]
+    holding, most, done = 0, 0, 0
+
+    async def one(number: int) -> None:
+        nonlocal holding, most, done
+        refs = [InputRef("ConfigMap", f"c{number}-{n}") for n in range(3)]
+        async with source.slot() as slot:
+            await source.gather(pod(), refs, slot)
+            made = await slot.within(lambda: bytes(1 << 20), len)
+            assert len(made) == 1 << 20
+            holding += 1
+            most = max(most, holding)
+            await asyncio.sleep(0)
+            holding -= 1
+        done += 1
+
+    await asyncio.gather(*(one(number) for number in range(30)))
+    assert (done, most) == (30, HEAVY)
+
+
+async def test_small_pods_wait_for_nobody(source: InputSource) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(HEAVY):  # as many large ones as there may be
+            slot = await stack.enter_async_context(source.slot())
+            await slot.take(LIGHT + 1)
+        async with source.slot() as slot:
+            await source.gather(pod(), [CONFIG], slot)
+            assert await slot.within(lambda: b"small", len) == b"small"
+
+
+async def test_what_has_to_wait_is_thrown_away_meanwhile(source: InputSource) -> None:
+    made: list[int] = []
+
+    def make() -> bytes:
+        made.append(1)
+        return bytes(LIGHT + 1)
+
+    async with AsyncExitStack() as stack:
+        slots = [await stack.enter_async_context(source.slot()) for _ in range(HEAVY)]
+        for slot in slots:
+            await slot.take(LIGHT + 1)
+        async with source.slot() as last:
+            waiting = asyncio.ensure_future(last.within(make, len))
+            await asyncio.sleep(0)
+            assert (len(made), waiting.done()) == (1, False)
+            slots[0].give_back()
+            assert len(await waiting) == LIGHT + 1
+            assert len(made) == 2
