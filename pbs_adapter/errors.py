@@ -6,6 +6,7 @@ What the caller does decides the class::
     ├── Retry                 try the same again later; nothing is wrong with the request
     │   ├── Unreachable       no channel to the account (login node down, helper gone, authentication failed)
     │   ├── PbsUnavailable    the PBS server does not answer, or the budget of connections is used up
+    │   ├── SiteFault         something of the site is broken, such as a submit hook: somebody there has to mend it
     │   └── Backlog           a job-count limit of the server, queue or user: wait until a job leaves
     ├── Permanent             never try the same again: PBS or the helper refused it, with a text for the user
     │   ├── Rejected          PBS refused the job (its own text in the message)
@@ -30,6 +31,10 @@ class Unreachable(Retry):
 
 class PbsUnavailable(Retry):
     """The channel works, the PBS server does not answer (or the connection budget is used up)."""
+
+
+class SiteFault(Retry):
+    """The site's own program failed on the request (a hook threw): it passes when an admin has mended it."""
 
 
 class Backlog(Retry):

@@ -12,6 +12,7 @@ POD_INITIALIZING = "PodInitializing"
 PBS_QUEUED = "PBSQueued"
 PBS_BACKLOG = "PBSBacklog"
 PBS_HELD = "PBSHeld"
+SITE_FAULT = "PBSSiteFault"
 PBS_SUSPENDED = "PBSSuspended"
 UNSATISFIABLE = "PBSUnsatisfiable"
 CONFIG_ERROR = "CreateContainerConfigError"
@@ -58,6 +59,9 @@ MEANING: dict[str, str] = {
     PBS_BACKLOG: "A limit on the number of jobs is reached; the bridge submits when PBS accepts again.",
     PBS_HELD: "The job is held in PBS; `qrls` (or its holder) lets it go on. The pod fails when it is held for longer "
     "than the settings allow (`heldLimit`).",
+    SITE_FAULT: "A program of the site fails on the submission, such as a hook; the message is PBS's own text. It is "
+    "tried again after growing pauses, and the pod fails when that goes on for longer than the settings allow "
+    "(`siteFaultLimit`). The site's admin has to mend it.",
     PBS_SUSPENDED: "PBS suspended the running job; it goes on when PBS resumes it.",
     UNSATISFIABLE: "The pod asks for more than any host has; the message gives both numbers. It is submitted when a "
     "larger host appears, and fails when none does for as long as the settings say (`unsatisfiableAfter`).",

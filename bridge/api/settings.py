@@ -424,6 +424,12 @@ class Cluster(_Strict):
         alias="unsatisfiableAfter",
         description="How long a pod that asks for more than any host has waits for a larger one, before it fails.",
     )
+    site_fault_limit: Duration = Field(
+        3600,
+        alias="siteFaultLimit",
+        description="How long a pod waits while a program of the site, such as a hook of PBS, fails on its submission, "
+        "before the pod fails. Counted anew when the agent restarts.",
+    )
     held_limit: Duration = Field(
         86400,
         alias="heldLimit",

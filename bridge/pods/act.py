@@ -28,7 +28,7 @@ from bridge.pods.containers import Waiting
 from bridge.pods.inputs import InputSource
 from bridge.pods.record import Failure, Record
 from bridge.pods.status import wire
-from pbs_adapter.errors import Backlog, Fenced, OutcomeUnknown, Permanent, Retry, Unreachable
+from pbs_adapter.errors import Backlog, Fenced, OutcomeUnknown, Permanent, Retry, SiteFault, Unreachable
 from pbs_adapter.models import JobRef, JobRequest, PodFile, VolumeFiles
 
 log = structlog.get_logger(__name__)
@@ -207,6 +207,9 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
     except Backlog as error:
         _hold(scene, pod, record, Waiting(reasons.PBS_BACKLOG, str(error)), BACKLOG_RETRY)
         return
+    except SiteFault as error:
+        _site_fault(scene, pod, record, str(error))
+        return
     except (Retry, Fenced) as error:
         record.attempts += 1
         _hold(scene, pod, record, Waiting(reasons.CLUSTER_UNREACHABLE, str(error)), _growing(record.attempts))
@@ -219,7 +222,7 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
             record.failure = Failure(reasons.PBS_REJECTED, text)
         return
     scene.observe_submit(scene.clock.monotonic() - started)
-    record.hold, record.attempts = None, 0
+    record.hold, record.attempts, record.fault_since = None, 0, 0.0
     if plan.refreshed:
         record.refresh_at = scene.inputs.refresh_at(pod, plan.inputs)
         record.written = _digest(request.volumes)
@@ -234,6 +237,18 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
     for reason, text in plan.notes:
         scene.events.event(pod, "Warning", reason, text)
     log.info("pod.submitted", pod_uid=ref.uid, job_id=job_id, cluster=scene.cluster.name)
+
+
+def _site_fault(scene: Scene, pod: Json, record: Record, text: str) -> None:
+    """Nobody's request is wrong: wait for the site's admin, longer each time, but not for ever."""
+    now = scene.clock.time()
+    record.attempts += 1
+    record.fault_since = record.fault_since or now
+    if now - record.fault_since >= scene.cluster.site_fault_limit and not d.replaced_at_once(pod):
+        limit = f"the settings allow {scene.cluster.site_fault_limit:.0f} s (siteFaultLimit)"
+        record.failure = Failure(reasons.SITE_FAULT, f"{text}; {limit}")
+    else:
+        _hold(scene, pod, record, Waiting(reasons.SITE_FAULT, text), _growing(record.attempts))
 
 
 def _growing(attempts: int) -> float:

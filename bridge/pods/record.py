@@ -35,6 +35,7 @@ class Record:
     retry_at: float = 0.0  # no submit before
     attempts: int = 0
     misfit_since: float = 0.0  # no host is large enough since then; 0: one is
+    fault_since: float = 0.0  # a program of the site fails on the submission since then; 0: it does not
     held_since: float = 0.0  # the job is held in PBS since then; 0: it is not
     over: str = ""  # limits of queue and server that the job is over, with numbers, which PBS's own text lacks
     annotated: bool = False

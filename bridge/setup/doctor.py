@@ -12,6 +12,7 @@ from bridge.kube.client import connect
 from bridge.setup import job_checks, kube_checks, login_checks, place_checks
 from bridge.setup.checks import Check, Rows, State
 from bridge.setup.job import NoJob, run_job
+from bridge.setup.look import NotACluster, census_of
 from pbs_adapter.errors import Rejected
 from pbs_adapter.transport import Transport, TransportError
 
@@ -49,6 +50,13 @@ async def _account(cluster: Cluster, account: Account, wait: float, progress: Pr
         await connection.aclose()
 
 
+def _server(node: login_checks.LoginNode) -> str:
+    try:
+        return str(census_of(node.parts).server.name)
+    except NotACluster:
+        return ""
+
+
 async def _job(
     rows: Rows, connection: Transport, cluster: Cluster, account: Account, node: login_checks.LoginNode, wait: float
 ) -> list[Check]:
@@ -58,7 +66,7 @@ async def _job(
         advice = "this is what pods would get: mend the queue, projects or accounting of these settings"
         refused = rows.failed(job_checks.JOB, f"PBS took no job: {error}", advice)
         return [refused, *rows.unseen(job_checks.EVERY[1:], "a job")]
-    return list(job_checks.judge_job(rows, cluster, seen, wait))
+    return list(job_checks.judge_job(rows, cluster, seen, wait, _server(node)))
 
 
 async def _kubernetes(settings: Settings, kubeconfig: str | None) -> list[Check]:

@@ -16,6 +16,7 @@ from bridge.setup import shell
 from bridge.setup.login_checks import LoginNode
 from bridge.setup.shell import FIND_PBS, MISSING, RUNTIMES, VERSION, Answer, ask, plain
 from pbs_adapter.models import JobRef, JobRequest
+from pbs_adapter.remote import parse
 from pbs_adapter.script import Site, qsub
 from pbs_adapter.transport import Transport
 
@@ -89,7 +90,9 @@ async def run_job(connection: Transport, cluster: Cluster, account: Account, nod
             raise NoJob(f"{directory}: {sent.get('prepare', MISSING).problem}")
         if not answer.ok:
             raise NoJob(answer.problem)
-        job_id = answer.text.split()[-1] if answer.text else ""
+        job_id = parse.job_id_in(answer.output.decode("utf-8", "replace"))
+        if not job_id:
+            raise NoJob(f"it answered without a job id: {answer.text}")
         return await _follow(partial(ask, connection, _LOOK, pbs, directory, job_id), job_id, mark, wait)
     finally:
         await asyncio.shield(ask(connection, _CLEAN, pbs, directory, job_id))

@@ -15,8 +15,13 @@ PYTHON, CLOCK = "Python on the compute node", "clock of the compute node"
 EVERY = (JOB, SHARED, RUNTIME, PYTHON, CLOCK)
 
 
-def judge_job(rows: Rows, cluster: Cluster, seen: JobSeen, wait: float) -> Iterator[Check]:
-    """The rows of a job that PBS took."""
+def judge_job(rows: Rows, cluster: Cluster, seen: JobSeen, wait: float, server: str = "") -> Iterator[Check]:
+    """The rows of a job that PBS took. `server`: the name of the server that qstat asks, where it is known."""
+    if server and not same_server(seen.job_id, server):
+        text = f"qsub made {seen.job_id}, but qstat asks the server {server}: pods' jobs would not be found again"
+        yield rows.failed(JOB, text, "pbsExec, PBS_SERVER, wrappers of qsub: have both ask one server")
+        yield from rows.unseen((SHARED, RUNTIME, PYTHON, CLOCK), JOB)
+        return
     if not seen.report and seen.queued:
         why = f"{seen.job_id} still waited after {wait:.0f} s and was cancelled"
         why += f": {seen.comment}" if seen.comment else ""
@@ -41,6 +46,16 @@ def judge_job(rows: Rows, cluster: Cluster, seen: JobSeen, wait: float) -> Itera
             PYTHON, told, f"computePython: name a Python of 3.6 or newer there, not {cluster.compute_python}"
         )
     yield clock_row(rows, CLOCK, seen.offset, seen.doubt)
+
+
+def same_server(job_id: str, server: str) -> bool:
+    """Whether a job of that id is one of that server's. Names of one server may be cut at a dot.
+
+    >>> same_server("1.alpha.example.org", "alpha"), same_server("1.omega", "alpha")
+    (True, False)
+    """
+    name = job_id.partition(".")[2]
+    return name == server or name.startswith(server + ".") or server.startswith(name + ".")
 
 
 def _runtime(rows: Rows, cluster: Cluster, report: Mapping[str, Answer]) -> Check:

@@ -14,6 +14,7 @@ from bridge.setup.shell import FIND_PBS, MISSING, VERSION, Answer, ask
 from pbs_adapter.models import Census
 from pbs_adapter.transport import AuthenticationRefused, HostKeyRefused, TransportError
 from pbs_adapter.transport import Transport as Connection
+from pbs_adapter.transport.install import SAFE
 
 SSH, HOST_KEY, CLOCK, PYTHON = "SSH", "host key", "clock of the login node", "Python on the login node"
 COMMANDS, QUEUE, SPOOL = "PBS commands", "queue", "spool on the login node"
@@ -32,6 +33,9 @@ part user id -un
 part groups id -Gn
 case $3 in "~/"*) spool=$HOME/${{3#"~/"}};; *) spool=$3;; esac
 part spool sh -c 'umask 077; mkdir -p "$1" && [ -w "$1" ] && cd "$1" && pwd' sh "$spool"
+{SAFE}fail() {{ echo "$1"; exit 1; }}
+check() {{ (safe "$1"); }}
+part safe check "$spool"
 """
 
 
@@ -94,7 +98,11 @@ def judge_login(rows: Rows, cluster: Cluster, transport: Transport, node: LoginN
             PYTHON, told, f"python: name a Python of 3.6 or newer on the login node, not {cluster.python}"
         )
     yield from _pbs(rows, cluster, node)
-    if node.spool:
+    safe = node.parts.get("safe", MISSING)
+    if node.spool and not safe.ok:
+        advice = "mend owner or mode as it says, or name another directory: who can write there can act as this account"
+        yield rows.failed(SPOOL, safe.text or safe.problem, advice)
+    elif node.spool:
         yield rows.ok(SPOOL, node.spool)
     else:
         text = node.parts.get("spool", MISSING).problem

@@ -11,6 +11,7 @@ BY_KIND: dict[str, type[errors.AdapterError]] = {
     "unreachable": errors.Unreachable,
     "pbs": errors.PbsUnavailable,
     "backlog": errors.Backlog,
+    "site": errors.SiteFault,
     "permanent": errors.Permanent,
     "rejected": errors.Rejected,
     "fenced": errors.Fenced,

@@ -16,15 +16,18 @@ import queue
 import re
 import time
 from contextlib import contextmanager
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set
 
 from . import helper_files as files
 from .helper_errors import OpError, is_uid
+from .helper_owner import check_owner
 from .helper_status import read_status
 from .helper_volumes import File, Volume, write_tree, write_volume
+from .parse import is_job_id
 
-_JOB_ID = re.compile(r"\d{1,18}(\[\d*\])?\.[A-Za-z0-9_.-]{1,255}", re.ASCII)
 _NAME_OPTION = re.compile(r" -N ([A-Za-z0-9._+-]{1,230}) ", re.ASCII)
+_OURS = ("status.json", "stop.json", "job.id", "submit.lock", "claim", "job.deleted")
+_MOST_NAMES = 1000
 _SMALL = 64 * 1024
 _STALE_STAGING = 3600.0
 #: Most pod directories that are looked at. A spool with more is reported, and the rest of it left alone.
@@ -59,7 +62,10 @@ class Marks(NamedTuple):
 
 
 class Spool:
-    """The directories of one instance. Methods raise OSError, and OpError where the request is at fault."""
+    """The directories of one instance. Methods raise OSError, and OpError where the request is at fault.
+
+    Making one raises OpError(permanent) when others could change what is in the spool.
+    """
 
     def __init__(self, root: str, instance: str, cluster: str, token: str) -> None:
         self.root = root
@@ -70,8 +76,10 @@ class Spool:
         self._dirty = os.path.join(self.path, "dirty")
         self._token = token
         self._bin: "queue.Queue[str]" = queue.Queue()
-        for path in (root, above, self.path, self.pods, self._dirty):
+        folders = (above, self.path, self.pods, self._dirty)
+        for path in (root,) + folders:
             os.makedirs(path, mode=0o700, exist_ok=True)
+        check_owner(root, folders)
 
     def pod_path(self, uid: str) -> str:
         """The absolute path of a pod directory, for commands that run in it."""
@@ -159,7 +167,7 @@ class Spool:
         """What the pod directory says now; None when there is none."""
         try:
             with self._pod(uid) as fd:
-                names = set(os.listdir(fd))
+                names = _names_of_ours(fd)
                 status, problem = read_status(fd, uid) if "status.json" in names else (None, "")
                 stop = read_stop(fd) if "stop.json" in names else None
                 return Marks(
@@ -311,6 +319,14 @@ def _write(fd: int, items: Iterable[File], volumes: Iterable[Volume]) -> None:
         write_volume(fd, volume)
 
 
+def _names_of_ours(pod: int) -> "Set[str]":
+    """Which of the helper's and podrun's names are in a pod directory, which may hold millions of others."""
+    names = set(itertools.islice(files.names(pod), _MOST_NAMES))
+    if len(names) < _MOST_NAMES:
+        return names
+    return {name for name in _OURS if files.exists(name, pod)}
+
+
 def read_job_id(pod: int) -> Optional[str]:
     """The id in job.id; None when there is none or it is no id."""
     try:
@@ -318,23 +334,6 @@ def read_job_id(pod: int) -> Optional[str]:
     except OSError:
         return None
     return text if is_job_id(text) else None
-
-
-def job_id_in(text: str) -> str:
-    """The id in what qsub printed, with whatever a wrapper says around it; empty when that is not clear.
-
-    >>> job_id_in("--> Checking...\\n12.alpha\\nYour project has 19 % left.\\n")
-    '12.alpha'
-    >>> job_id_in("12.alpha\\n13.alpha\\n"), job_id_in("like job 12.alpha")
-    ('', '')
-    """
-    found = {line.strip() for line in text.splitlines() if is_job_id(line.strip())}
-    return found.pop() if len(found) == 1 else ""
-
-
-def is_job_id(text: str) -> bool:
-    """Whether the text is what qsub prints, and safe to give to a command."""
-    return _JOB_ID.fullmatch(text) is not None
 
 
 def read_json(name: str, pod: int) -> Optional[Dict[str, Any]]:

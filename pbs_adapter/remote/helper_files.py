@@ -256,8 +256,12 @@ def _lift(name: str, is_dir: bool, parent: int, top: int) -> None:
     if not is_dir:
         os.unlink(name, dir_fd=parent)
     elif not _rmdir(name, parent):
-        with opened_up(name, parent):  # moving a directory elsewhere writes its `..`
-            os.rename(name, ".up-" + os.urandom(8).hex(), src_dir_fd=parent, dst_dir_fd=top)
+        aside = ".up-" + os.urandom(8).hex()
+        try:
+            os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=top)
+        except PermissionError:
+            with opened_up(name, parent):  # moving a directory elsewhere writes its `..`
+                os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=top)
 
 
 def _rmdir(name: str, parent: int) -> bool:

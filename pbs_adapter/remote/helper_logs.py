@@ -4,6 +4,7 @@ Files are opened anew after each end of file: only that shows the growth of a fi
 it has ended, everything that is then in its files is sent, and the stream ends.
 """
 
+import itertools
 import json
 import os
 import re
@@ -28,6 +29,7 @@ FOLLOW_INTERVAL = 0.2
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _POD_JSON = 64 * 1024 * 1024
 _ROTATING = 20
+_MOST_PARTS = 10000  # files of a container that are looked at
 _STATUS_EVERY = 3  # of the follow intervals
 
 
@@ -92,7 +94,7 @@ class _Run:
         try:
             with files.directory(self._spool.pods) as pods, files.directory(self._uid, pods) as pod:
                 with files.below(pod, ["logs", self._container]) as folder:
-                    return os.listdir(folder)
+                    return list(itertools.islice(files.names(folder), _MOST_PARTS))
         except OSError:
             return []
 
@@ -110,14 +112,14 @@ class _Run:
         try:
             with files.directory(self._spool.pods) as pods, files.directory(self._uid, pods) as pod:
                 with files.below(pod, ["logs", self._container]) as folder:
-                    names = parts_in(os.listdir(folder), self._run)
+                    names = parts_in(itertools.islice(files.names(folder), _MOST_PARTS), self._run)
                     inodes = [os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino for name in names]
                     for name, inode in zip(names, inodes):
                         opened.append(files.open_regular(name, folder))
                         if os.fstat(opened[-1]).st_ino != inode:
                             close_all(opened)
                             return None
-                    if parts_in(os.listdir(folder), self._run) == names:
+                    if parts_in(itertools.islice(files.names(folder), _MOST_PARTS), self._run) == names:
                         return opened
         except FileNotFoundError:
             close_all(opened)

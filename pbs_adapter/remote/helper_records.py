@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from .helper_errors import OpError, field
 
@@ -191,7 +191,10 @@ def tail_start(fd: int, lines: int) -> Tuple[int, int]:
 
 
 def _backward(fd: int) -> Iterator[Tuple[int, bytes, int]]:
-    """(start, line, end) of the complete lines of a file, the last one first; `line` without its newline."""
+    """(start, line, end) of the complete lines of a file, the last one first; `line` without its newline.
+
+    Of a line longer than any record it makes several, so that a file without newlines is read once and never kept.
+    """
     at = os.fstat(fd).st_size
     rest = b""
     torn = True  # what follows the last newline is not complete
@@ -207,7 +210,11 @@ def _backward(fd: int) -> Iterator[Tuple[int, bytes, int]]:
                 yield start, piece, end + 1
             torn = False
             end = start - 1
-    if not torn:
+        if len(rest) > _MAX_RECORD:  # no record is as long: what begins here counts as one
+            if not torn:
+                yield at, rest, at + len(rest)
+            torn, rest = False, b""
+    if not torn and rest:
         yield 0, rest, len(rest) + 1
 
 
@@ -249,7 +256,7 @@ def runs_in(names: List[str]) -> List[int]:
     return sorted({int(name.split(".", 1)[0]) for name in names if re.fullmatch(r"\d{1,9}\.log(\.\d{1,9})?", name)})
 
 
-def parts_in(names: List[str], run: int) -> List[str]:
+def parts_in(names: Iterable[str], run: int) -> List[str]:
     """The files of one run from the oldest to the newest: `0.log.2`, `0.log.1`, `0.log`."""
     pattern = re.compile(r"{}\.log(?:\.(\d{{1,9}}))?".format(run))
     found = [(match, match.group(1)) for match in map(pattern.fullmatch, names) if match is not None]

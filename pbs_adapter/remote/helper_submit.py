@@ -16,12 +16,12 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import helper_files as files
 from .helper_budget import boot_id
-from .helper_dirs import Marks, Spool, is_job_id, job_id_in, read_json
+from .helper_dirs import Marks, Spool, read_json
 from .helper_errors import OpError
 from .helper_faults import reach
 from .helper_pbs import QSUB_TIMEOUT, Pbs, Result
 from .helper_volumes import File, Volume
-from .parse import ErrorClass
+from .parse import ErrorClass, is_job_id, job_id_in
 
 _LOCK = "submit.lock"
 #: The shell tells its process id before it runs job.qsub, so that a later helper can see whether it still does.

@@ -18,7 +18,7 @@ from .parse_cluster import (
     parse_queues,
     parse_server,
 )
-from .parse_errors import ErrorClass, classify_error, error_text
+from .parse_errors import ErrorClass, classify_error, error_text, is_job_id, job_id_in
 from .parse_jobs import Job, ParsedJobs, parse_jobs, parse_jobs_text
 from .parse_table import TableRow, iter_job_table, parse_job_table
 from .parse_values import (
@@ -54,7 +54,9 @@ __all__ = [
     "classify_error",
     "error_text",
     "group_by_host",
+    "is_job_id",
     "iter_job_table",
+    "job_id_in",
     "limit_for_user",
     "parse_duration",
     "parse_exec_vnode",

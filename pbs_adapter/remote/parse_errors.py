@@ -9,6 +9,8 @@ import enum
 import re
 from typing import Optional, Tuple
 
+_JOB_ID = re.compile(r"\d{1,18}(\[\d*\])?\.[A-Za-z0-9_.-]{1,255}", re.ASCII)
+
 
 class ErrorClass(enum.Enum):
     """By what the caller does next."""
@@ -130,3 +132,20 @@ def error_text(stderr: str) -> str:
     named = [line for line in lines if re.match(r"(?:q[a-z]+|pbs[a-z_]*): ", line)]
     text = (named or lines or [""])[0]
     return re.sub(r"^(?:q[a-z]+|pbs[a-z_]*): ", "", text)[:300]
+
+
+def is_job_id(text: str) -> bool:
+    """Whether the text is what qsub prints, and safe to give to a command."""
+    return _JOB_ID.fullmatch(text) is not None
+
+
+def job_id_in(text: str) -> str:
+    """The id in what qsub printed, with whatever a wrapper says around it; empty when that is not clear.
+
+    >>> job_id_in("--> Checking...\\n12.alpha\\nYour project has 19 % left.\\n")
+    '12.alpha'
+    >>> job_id_in("12.alpha\\n13.alpha\\n"), job_id_in("like job 12.alpha")
+    ('', '')
+    """
+    found = {line.strip() for line in text.splitlines() if is_job_id(line.strip())}
+    return found.pop() if len(found) == 1 else ""

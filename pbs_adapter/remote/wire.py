@@ -40,7 +40,7 @@ KINDS = {
     PONG: "PONG",
 }
 #: Values of `kind` in an ERROR's head; they name the classes of `pbs_adapter.errors`.
-ERROR_KINDS = ("retry", "unreachable", "pbs", "backlog", "permanent", "rejected", "fenced", "outcome")
+ERROR_KINDS = ("retry", "unreachable", "pbs", "backlog", "site", "permanent", "rejected", "fenced", "outcome")
 
 SMALL_HEAD = 64 * 1024
 MAX_HEAD = SMALL_HEAD  # of one frame

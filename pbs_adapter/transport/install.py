@@ -22,6 +22,34 @@ _CHUNK = 64 * 1024
 _MOST_NOISE = 256 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 
+#: `safe DIR…` calls `fail TEXT` unless nobody but us, or root, can change what is in these directories, or replace one
+#: of them on the way there. The helper asks the same of the whole spool (remote/helper_owner.py).
+SAFE = """\
+others() { [ $((0$1 & 2)) -ne 0 ] || { [ $((0$1 & 16)) -ne 0 ] && [ "$2" != "$(id -un)" ]; }; }
+guarded() {
+    at=$1 child=$(stat -c %u -- "$1")
+    while [ "$at" != / ]; do
+        below=$at at=$(dirname -- "$at")
+        set -- $(stat -L -c '%a %u %G' -- "$at")
+        if others "$1" "$3"; then
+            [ $((0$1 & 512)) -ne 0 ] ||
+                fail "the spool is not safe: $at can be written by others, who could replace $below: chmod +t"
+            case $child in 0 | "$(id -u)") ;; *) fail "the spool is not safe: $below was made by another user";; esac
+        fi
+        child=$(stat -c %u -- "$at")
+    done
+}
+safe() {
+    for each in "$@"; do
+        set -- $(stat -L -c '%a %u %G' -- "$each")
+        [ "$2" = "$(id -u)" ] || fail "the spool is not safe: $each belongs to user $2, not to this account"
+        ! others "$1" "$3" || fail "the spool is not safe: $each can be written by others (mode $1): chmod go-w"
+        guarded "$each"
+        real=$(cd -P -- "$each" && pwd) && [ "$real" = "$each" ] || guarded "$real"
+    done
+}
+"""
+
 _SCRIPT = f"""\
 umask 077; exec 2>&1; {SET_PATH}
 say() {{ printf '\\n{_MARK} %s\\n' "$1"; }}
@@ -30,6 +58,7 @@ directory=$1 name=$2 size=$3 sum=$4
 case $directory in "~/"*) directory=$HOME/${{directory#"~/"}};; esac
 case $directory in /*) ;; *) fail "HOME is not set";; esac
 mkdir -p -- "$directory" && cd -- "$directory" || fail "cannot make $directory"
+{SAFE}safe "$(dirname -- "$directory")" "$directory"
 holds() {{ [ -f "$1" ] && [ "$(sha256sum < "$1" | cut -d" " -f1)" = "$sum" ]; }}
 holds "$name" && {{ say "ok $directory/$name"; exit 0; }}
 say send

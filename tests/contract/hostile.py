@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-DEPTH = 3000  # beyond Python's own recursion limit and the longest path
+DEPTH = 1500  # beyond Python's own recursion limit and the longest path
 #: The entries of a pod directory that the helper opens.
 FILES = ("status.json", "job.id", "stop.json", "pod.json", "job.deleted", "job.qsub")
 OPENED = (*FILES, "submit.lock", "claim", "secrets", "logs")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pbs_adapter.remote import helper_dirs
 from pbs_adapter.remote import helper_files as files
 from pbs_adapter.remote.helper_dirs import Spool
 from pbs_adapter.remote.helper_errors import OpError
@@ -196,3 +201,140 @@ def test_a_forged_job_id_is_none(tmp_path: Path) -> None:
         marks = s.marks("uid")
         assert marks is not None
         assert marks.job_id == expected
+
+
+def deep(folder: Path, levels: int) -> None:
+    folder.mkdir()
+    fd = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=fd)
+        os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+        inner = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+
+
+def test_a_tree_of_any_depth_is_removed_with_a_few_descriptors(tmp_path: Path, pod: int) -> None:
+    deep(tmp_path / "deep", 1500)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8, before[1]))
+    try:
+        files.remove_tree("deep", pod)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_wide_tree_is_removed_in_batches(tmp_path: Path, pod: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_BATCH", 7)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    for top in range(20):
+        for inner in range(20):
+            (tmp_path / f"wide/{top}/{inner}").mkdir(parents=True)
+            (tmp_path / f"wide/{top}/{inner}/file").touch()
+        (tmp_path / f"wide/{top}/link").symlink_to(outside)
+        os.mkfifo(tmp_path / f"wide/{top}/pipe")
+    files.remove_tree("wide", pod)
+    assert os.listdir(tmp_path) == ["outside"]
+    assert os.listdir(outside) == ["precious"]
+
+
+#: Removes `tree` in the directory of its argument, as an ordinary user: root may read and write everywhere.
+AS_USER = """\
+import os, sys
+from pbs_adapter.remote import helper_files as files
+if os.getuid() == 0:
+    os.chown(sys.argv[1], 65534, -1)
+    for root, names, others in os.walk(sys.argv[1], topdown=False):
+        for name in names + others:
+            os.chown(os.path.join(root, name), 65534, -1, follow_symlinks=False)
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+os.chmod(sys.argv[1] + "/tree/a/b", 0)
+os.chmod(sys.argv[1] + "/tree/a", 0o500)
+os.chmod(sys.argv[1] + "/tree", 0)
+with files.directory(sys.argv[1]) as fd:
+    files.remove_tree("tree", fd)
+print(os.listdir(sys.argv[1]))
+"""
+
+
+def test_what_its_owner_made_unreadable_is_removed() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        (Path(folder) / "work/tree/a/b/c").mkdir(parents=True)
+        (Path(folder) / "work/tree/a/b/file").touch()
+        done = subprocess.run(
+            [sys.executable, "-c", AS_USER, f"{folder}/work"], capture_output=True, text=True, check=False
+        )
+        assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_what_cannot_be_removed_keeps_nothing_else(tmp_path: Path, pod: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "stuck", "z"):
+        (tmp_path / "tree/inner").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree/inner" / name).touch()
+        (tmp_path / "tree" / name).touch()
+    unlink = os.unlink
+
+    def busy(name: str, *, dir_fd: int | None = None) -> None:
+        if name == "stuck":
+            raise OSError(16, "Device or resource busy")
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", busy)
+    with pytest.raises(OSError, match=r"busy|not empty"):
+        files.remove_tree("tree", pod)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert [name.rpartition("/")[2] for name in left] == ["stuck", "stuck"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder", "large"])
+def test_a_log_is_opened_whatever_is_in_its_place(tmp_path: Path, pod: int, kind: str) -> None:
+    for name in ("log", "log.1"):
+        if kind == "pipe":
+            os.mkfifo(tmp_path / name)
+        elif kind == "link":
+            (tmp_path / name).symlink_to("/etc/passwd")
+        elif kind == "folder":
+            (tmp_path / name / "inner").mkdir(parents=True)
+        else:
+            (tmp_path / name).write_bytes(b"x" * 101)
+    for text in (b"one\n", b"two\n"):
+        fd = files.open_log("log", pod, 100)
+        os.write(fd, text)
+        os.close(fd)
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_directory_in_a_files_place_is_moved_aside(tmp_path: Path, pod: int) -> None:
+    (tmp_path / "epoch/inner").mkdir(parents=True)
+    files.replace("epoch", pod, b"1")
+    assert (tmp_path / "epoch").read_bytes() == b"1"
+
+
+def test_a_directory_of_millions_still_shows_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper_dirs, "_MOST_NAMES", 50)
+    s = spool(tmp_path)
+    s.stage("uid", [File("job.id", 0o600, b"1.alpha")], [])
+    for index in range(200):
+        Path(s.pod_path("uid"), f"x{index}").touch()
+    Path(s.pod_path("uid"), "submit.lock").mkdir()
+    marks = s.marks("uid")
+    assert marks is not None
+    assert (marks.job_id, marks.locked, marks.claimed) == ("1.alpha", True, False)
+
+
+def test_a_dirty_list_of_junk_gives_its_marks(tmp_path: Path) -> None:
+    s = spool(tmp_path)
+    dirty = Path(s.path, "dirty")
+    for index in range(1500):
+        (dirty / f".junk{index}").touch()
+    (dirty / "uid").touch()
+    taken: list[str] = []
+    for _ in range(5):
+        taken += s.take_dirty()
+    assert taken == ["uid"]
+    assert os.listdir(dirty) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -261,3 +262,26 @@ def test_a_whole_query() -> None:
         "stream": "Stderr",
     }
     assert query_of(head) == Query("main", follow=True, tail_lines=0, since_time=7.0, stream=b"stderr")
+
+
+def test_the_tail_of_a_file_without_newlines_is_read_once_and_not_kept(tmp_path: Path) -> None:
+    """A job outside a container can write anything into the log file."""
+    path = tmp_path / "log"
+    size = 40 << 20
+    path.write_bytes(b"x" * size)
+    fd = os.open(path, os.O_RDONLY)
+    tracemalloc.start()
+    try:
+        start, found = tail_start(fd, 10)
+        memory = tracemalloc.get_traced_memory()[1]
+        assert found == 10
+        assert size - start < 16 << 20
+        assert memory < 16 << 20
+        assert tail_start(fd, 1000)[0] == 0
+        with open(path, "ab") as file:
+            file.write(b"\n" + line(1, b"one") + line(2, b"two"))
+        start, found = tail_start(fd, 2)
+        assert os.pread(fd, 1000, start) == line(1, b"one") + line(2, b"two")
+    finally:
+        tracemalloc.stop()
+        os.close(fd)

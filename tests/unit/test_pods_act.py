@@ -108,6 +108,7 @@ async def test_a_job_that_pbs_takes() -> None:
         (errors.Unreachable("no route"), "ClusterUnreachable", 4.0),
         (errors.PbsUnavailable("server down"), "ClusterUnreachable", 4.0),
         (errors.Backlog("limit"), "PBSBacklog", 15.0),
+        (errors.SiteFault("a hook threw"), "PBSSiteFault", 4.0),
         (errors.OutcomeUnknown("lost"), "ContainerCreating", 2.0),
     ],
 )
@@ -199,3 +200,19 @@ async def test_what_an_author_should_know_is_told_once_the_job_is_there() -> Non
     )  # fmt: skip
     await act(scene, Submit(), thing, plan(thing, CLUSTER), JobRef("default", UID), Record())
     assert [(kind, reason) for kind, reason, _ in events.seen][-1] == ("Warning", "NoAPIServerAddress")
+
+
+async def test_a_fault_of_the_site_is_waited_for_and_not_for_ever() -> None:
+    link, record = Link(errors.SiteFault("hook 'x' encountered an exception")), Record()
+    pauses = []
+    for _ in range(8):
+        await submit(link, record)
+        pauses.append(record.retry_at - NOW)
+    assert record.failure is None
+    assert pauses == sorted(pauses), "growing pauses"
+    assert pauses[-1] > 4 * pauses[0]
+    record.fault_since = NOW - CLUSTER.site_fault_limit
+    await submit(link, record)
+    assert record.failure is not None
+    assert record.failure.reason == "PBSSiteFault"
+    assert "siteFaultLimit" in record.failure.message

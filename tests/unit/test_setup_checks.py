@@ -43,6 +43,7 @@ GOOD = {
     "user": Answer(0, b"alice\n"),
     "groups": Answer(0, b"users\n"),
     "spool": Answer(0, b"/home/alice/.hpc-bridge\n"),
+    "safe": Answer(0, b""),
 }
 
 
@@ -67,6 +68,7 @@ def test_a_login_node_as_it_should_be() -> None:
         ({"server": Answer(255, b"", "cannot connect to server")}, COMMANDS, "cannot connect", "is the PBS server up"),
         ({"queues": Answer(0, b"{")}, COMMANDS, "cannot be read", "by hand"),
         ({"spool": Answer(1, b"", "mkdir: Read-only file system")}, SPOOL, "Read-only", "spool: name"),
+        ({"safe": Answer(1, b"/home can be written by others\n")}, SPOOL, "written by others", "mend owner or mode"),
     ],
 )
 def test_a_login_node_that_lacks_something(parts: dict[str, Answer], name: str, found: str, advice: str) -> None:
@@ -131,6 +133,17 @@ def test_a_job_as_it_should_be() -> None:
     assert list(rows) == list(EVERY)
     assert {row.state for row in rows.values()} == {State.OK}
     assert rows[SHARED].found.startswith("n1 wrote")
+
+
+@pytest.mark.parametrize(
+    ("server", "well"), [("alpha", True), ("alpha.example.org", True), ("", True), ("beta", False)]
+)
+def test_a_job_that_went_to_another_server(server: str, well: bool) -> None:
+    (row, *_) = judge_job(ROWS, cluster(), JobSeen("12.alpha", {}, queued=True), 60, server)
+    assert (row.state is State.FAILED) != well
+    if not well:
+        assert "12.alpha" in row.found
+        assert "beta" in row.found
 
 
 def test_a_job_that_waits_is_not_a_mistake() -> None:

@@ -15,7 +15,7 @@ from helperkit import HelperError, Site, until
 def full(site: Site) -> Iterator[Site]:
     """A site whose spool has two megabytes; `fill` uses them up."""
     site.spool.mkdir()
-    options = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(site.spool)]
+    options = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(site.spool)]
     if os.getuid() != 0 or subprocess.run(options, capture_output=True, check=False).returncode:
         pytest.skip("no file system can be mounted here (it takes root)")
     try:
