@@ -17,6 +17,7 @@ from bridge.plan.affinity import refusal
 Json = dict[str, Any]
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 REAL_NODE = {"key": names.CLUSTER_LABEL, "operator": "DoesNotExist"}
+AGENT = "hpc-bridge"  # its own class, for no pod of others
 _PATH = "/spec/template/spec/affinity"
 
 
@@ -74,11 +75,12 @@ def command(daemon_set: Json) -> str:
 
 
 def preempting(classes: Iterable[Json]) -> list[str]:
-    """Names of the PriorityClasses whose pods may end others, but for Kubernetes' own."""
+    """Names of the PriorityClasses whose pods may end others, but for Kubernetes' own and the agent's."""
     return sorted(
         each["metadata"]["name"]
         for each in classes
         if not each["metadata"]["name"].startswith("system-")
+        and each["metadata"]["name"] != AGENT
         and each.get("preemptionPolicy", "PreemptLowerPriority") != "Never"
         and each.get("value", 0) > 0
     )

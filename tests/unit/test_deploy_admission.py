@@ -13,7 +13,7 @@ from bridge.api.settings import Agent
 from bridge.kube.identity import node_user
 from bridge.routing.rules import SYSTEM
 from bridge.setup.manifests import NAME
-from bridge.setup.neighbours import REAL_NODE, REQUIRED
+from bridge.setup.neighbours import AGENT, REAL_NODE, REQUIRED
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 Json = dict[str, Any]
@@ -151,3 +151,14 @@ def test_rights_lie_where_they_are_needed() -> None:
                 assert not {"delete", "deletecollection", "*", "escalate", "bind"} & {*rule["verbs"]}
                 if {"pods", "nodes"} & {*rule["resources"]}:
                     assert file.parent.name == "routing"
+
+
+def test_the_agent_is_not_the_first_to_go() -> None:
+    (deployment,) = objects("base/deployment.yaml", "Deployment")
+    (priority,) = objects("base/availability.yaml", "PriorityClass")
+    (budget,) = objects("base/availability.yaml", "PodDisruptionBudget")
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["priorityClassName"] == priority["metadata"]["name"] == AGENT
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+    assert (budget["spec"]["maxUnavailable"], deployment["spec"]["replicas"]) == (1, 2)
+    assert pod["containers"][0]["resources"]["limits"] == {"memory": "512Mi"}

@@ -185,6 +185,7 @@ def jsonpatched(thing: dict[str, Any], changes: list[dict[str, Any]]) -> dict[st
     ("found", "state"),
     [
         ([{"metadata": {"name": "system-node-critical"}, "value": 2000001000}], State.OK),
+        ([{"metadata": {"name": "hpc-bridge"}, "value": 1000000000}], State.OK),
         ([{"metadata": {"name": "calm"}, "value": 10, "preemptionPolicy": "Never"}], State.OK),
         ([{"metadata": {"name": "high"}, "value": 10, "preemptionPolicy": "PreemptLowerPriority"}], State.SKIPPED),
     ],
