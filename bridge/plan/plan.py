@@ -149,10 +149,11 @@ def _mounts(container: Json, mountable: dict[str, Json], path: str) -> Iterator[
 def _volumes(pod: Json, cluster: Cluster) -> Iterator[Refusal]:
     every = [*resources.containers(pod, "initContainers"), *resources.containers(pod, "containers")]
     mounts = [mount for container in every for mount in container.get("volumeMounts") or []]
+    written = {mount["name"] for mount in mounts if not mount.get("readOnly")}
     for index, volume in enumerate(pod["spec"].get("volumes") or []):
         path = f"spec.volumes[{index}]"
         if volume.get("hostPath"):
-            writes = any(m["name"] == volume["name"] and not m.get("readOnly") for m in mounts)
+            writes = volume["name"] in written
             problem = volumes.host_path_problem(volume["hostPath"]["path"], writes=writes, cluster=cluster)
             if problem:
                 yield Refusal(f"{path}.hostPath.path", problem)

@@ -79,10 +79,12 @@ def mem_bytes(pod: Json, cluster: Cluster) -> int:
     What is written to an emptyDir of medium Memory counts within the memory of the containers that mount it, as with
     any kubelet. It is added only where none of them says how much memory it may use.
     """
+    every = [*containers(pod, "initContainers"), *containers(pod, "containers")]
+    within = {m["name"] for c in every if _says_memory(c) for m in c.get("volumeMounts") or []}
     ram_disks = sum(
         quantity.parse(volume["emptyDir"].get("sizeLimit") or 0)
         for volume in pod["spec"].get("volumes") or []
-        if in_memory(volume) and not any(_says_memory(c) for c in _mounting(pod, volume))
+        if in_memory(volume) and volume["name"] not in within
     )
     total = _together(pod, lambda c: memory(c, cluster)) + _overhead(pod, "memory") + ram_disks
     return quantity.ceil(total) + JOB_OVERHEAD
@@ -91,11 +93,6 @@ def mem_bytes(pod: Json, cluster: Cluster) -> int:
 def in_memory(volume: Json) -> bool:
     """Whether the volume is an emptyDir that lies in the node's memory."""
     return (volume.get("emptyDir") or {}).get("medium") == "Memory"
-
-
-def _mounting(pod: Json, volume: Json) -> list[Json]:
-    every = [*containers(pod, "initContainers"), *containers(pod, "containers")]
-    return [c for c in every if any(m["name"] == volume["name"] for m in c.get("volumeMounts") or [])]
 
 
 def _says_memory(container: Json) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 from bridge.plan.model import Json, Refusal
 
+MOST_VALUES = 20_000  # in one spec: some questions are asked of each container for each of its variables or mounts
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _FREE = re.compile(r"(?:initContainers|containers|ephemeralContainers)\[\]\.(?:command\[\]|args\[\]|env\[\]\.value)")
 _NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
@@ -39,7 +40,12 @@ _Trail = tuple[Any, ...]  # (trail of the parent, key or index); () for the spec
 def problems(spec: Json) -> Iterator[Refusal]:
     """What the spec says that must not be used, in its order; the paths hold no such text themselves."""
     todo: list[tuple[object, str, _Trail]] = [(spec, "", ())]
+    seen = 0
     while todo:  # no recursion: a file given to `render` may be as deep as it likes
+        seen += 1
+        if seen + len(todo) > MOST_VALUES:
+            yield Refusal("spec", f"has more than {MOST_VALUES} values, which takes longer to read than a job is worth")
+            return
         value, pattern, trail = todo.pop()
         if isinstance(value, str):
             if (wrong := _problem(value, pattern)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 import tracemalloc
 from typing import Any
 
@@ -180,3 +181,30 @@ def test_what_is_kept_of_many_pods_is_bounded_too() -> None:
 
 def test_a_pod_that_is_too_large_waits_as_for_something_missing() -> None:
     assert issubclass(TooLarge, MissingInput)
+
+
+def crowd(count: int) -> Json:
+    """A pod of many volumes, mounts and variables that refer to containers: what is asked of each for each."""
+    many = range(count)
+    ref = {"resourceFieldRef": {"containerName": "c", "resource": "limits.cpu"}}
+    return pod(
+        containers=[
+            container(
+                "c",
+                volumeMounts=[{"name": f"v{n}", "mountPath": f"/{n}"} for n in many],
+                env=[{"name": f"A{n}", "valueFrom": ref} for n in many],
+            )
+        ],
+        initContainers=[container(f"i{n}") for n in many],
+        volumes=[{"name": f"v{n}", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}} for n in many],
+    )
+
+
+def test_a_spec_as_large_as_the_api_server_takes_it_holds_nobody_up() -> None:
+    """A megabyte of spec is refused after a glance; the largest one that is planned takes a moment."""
+    for thing, told in ((crowd(4000), "has more than 20000 values"), (crowd(900), "")):
+        began = time.process_time()
+        planned = plan(thing, cluster())
+        assert time.process_time() - began < 3
+        assert told in planned.message
+        assert bool(planned.refusals) is bool(told)

@@ -243,7 +243,7 @@ TEXTS = st.one_of(
 
 
 @pytest.mark.parametrize("runtime", ["host", "apptainer"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(path=st.sampled_from(list(leaves(SPEC))), text=TEXTS)
 @example(path=("containers", 0, "workingDir"), text="/tmp\0--bind\0/\0/host")
 @example(path=("containers", 0, "terminationMessagePath"), text="*\0--bind\0/\0/host")
