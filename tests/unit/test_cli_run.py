@@ -72,3 +72,15 @@ def test_mistakes_start_nothing(
     assert lines[0].startswith(f"{tmp_path}/bridge.yaml:{expected}")
     with pytest.raises(BlockingIOError):
         login.accept()
+
+
+@pytest.mark.parametrize(("name", "mode"), [("known_hosts", 0o646), ("known_hosts", 0o602), ("key", 0o602)])
+def test_files_that_say_whom_to_trust_are_not_everybodys_to_write(tmp_path: Path, name: str, mode: int) -> None:
+    for file in ("key", "known_hosts"):
+        (tmp_path / file).touch()
+        os.chmod(tmp_path / file, 0o600)
+    os.chmod(tmp_path / name, mode)
+    (tmp_path / "bridge.yaml").write_text(TEXT.format(status=1, port=22))
+    done = CliRunner().invoke(main, ["validate", "-c", str(tmp_path / "bridge.yaml")])
+    assert done.exit_code == 2
+    assert "by everybody" in done.stderr

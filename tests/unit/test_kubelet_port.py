@@ -92,7 +92,7 @@ class Reviewer:
             raise Unavailable(503, "", "down")
         if body["kind"] == "TokenReview":
             good = body["spec"]["token"].startswith("good-")
-            user = {"username": body["spec"]["token"][5:], "groups": ["g"], "uid": "1"}
+            user = {"username": body["spec"]["token"][5:], "groups": ["g"], "uid": "1", "extra": {"scopes": ["b", "a"]}}
             return {"status": {"authenticated": good, "user": user if good else {}}}
         about = body["spec"]["resourceAttributes"]
         assert (about["resource"], about["name"]) == ("nodes", "pbs-alpha")
@@ -129,6 +129,14 @@ async def test_a_token_and_a_right() -> None:
     clock.now = 301
     await door.check("GET", "/containerLogs/a/b/c", None, "Bearer good-ann")
     assert "SubjectAccessReview" in [body["kind"] for body in reviewer.asked[3:]]
+
+
+async def test_what_an_authenticator_told_besides_is_passed_on() -> None:
+    """Webhook authorizers decide by it, and a kubelet passes it."""
+    reviewer = Reviewer(("ann", "get", "proxy"))
+    await gate(reviewer, Time()).check("GET", "/containerLogs/a/b/c", None, "Bearer good-ann")
+    assert reviewer.asked[-1]["spec"]["extra"] == {"scopes": ["b", "a"]}
+    assert (reviewer.asked[-1]["spec"]["uid"], reviewer.asked[-1]["spec"]["groups"]) == ("1", ["g"])
 
 
 async def test_either_of_two_rights_suffices() -> None:

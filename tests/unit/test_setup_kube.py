@@ -19,7 +19,7 @@ from bridge.kube.client import connect
 from bridge.kube.clock import rfc3339
 from bridge.setup import neighbours
 from bridge.setup.checks import Check, State
-from bridge.setup.kube_checks import API, DAEMON_SETS, KUBELET, PREEMPTION, RBAC, check_kubernetes
+from bridge.setup.kube_checks import API, DAEMON_SETS, KUBELET, NODE, PREEMPTION, RBAC, check_kubernetes
 from bridge.setup.neighbours import REAL_NODE, REQUIRED
 
 NOW = 1_796_030_800.0
@@ -35,7 +35,9 @@ def failing(status: int, reason: str, message: str = "no") -> tuple[int, Any]:
     return status, {"kind": "Status", "code": status, "reason": reason, "message": message}
 
 
-async def checked(tmp_path: Path, answers: Mapping[str, tuple[int, Any]], forbidden: str = "") -> dict[str, Check]:
+async def checked(
+    tmp_path: Path, answers: Mapping[str, tuple[int, Any]], forbidden: str = "list secrets"
+) -> dict[str, Check]:
     """The rows for an API server that answers so, and 404 to all else; verb on resource `forbidden` is not allowed."""
 
     async def handle(request: web.Request) -> web.Response:
@@ -93,6 +95,33 @@ async def test_a_right_that_is_missing_is_named(tmp_path: Path) -> None:
         "not allowed: impersonate groups system:nodes (to act as a virtual node)",
     )
     assert "hpc-bridge manifests" in rows[RBAC].advice
+
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+
+@pytest.mark.parametrize(
+    ("answer", "forbidden", "state", "text"),
+    [
+        (
+            failing(403, "Forbidden", "can only access node lease with the same name"),
+            "list secrets",
+            State.OK,
+            "kubelet",
+        ),
+        ((201, {"kind": "Lease"}), "list secrets", State.FAILED, "NodeRestriction"),
+        (failing(403, "Forbidden"), "get nodes", State.FAILED, "authorization-mode=Node"),
+        (failing(403, "Forbidden"), "", State.FAILED, "ClusterRoleBinding"),
+        (failing(403, "Forbidden", 'cannot impersonate resource "users"'), "list secrets", State.SKIPPED, "agent's"),
+        (failing(500, "InternalError"), "list secrets", State.FAILED, "cannot be asked"),
+    ],
+)
+async def test_whether_the_api_server_treats_the_agent_as_a_kubelet(
+    tmp_path: Path, answer: tuple[int, Any], forbidden: str, state: State, text: str
+) -> None:
+    row = (await checked(tmp_path, {**VERSION, **HELD, LEASES: answer}, forbidden))[f"{NODE} of pbs-alpha"]
+    assert row.state is state, row
+    assert text in f"{row.found} {row.advice}"
 
 
 DAEMONS = "/apis/apps/v1/daemonsets"
