@@ -98,12 +98,17 @@ class Agent:
             ],
         }
         self.config.write_text(yaml.safe_dump(settings, sort_keys=False))
+        self._applied = ""
         self._apply_settings()
         self.process: Process | None = None
         self.address = ""
 
     def _apply_settings(self) -> None:
-        """`hpc-bridge manifests | kubectl apply`, as an admin does: the rights for these nodes."""
+        """`hpc-bridge manifests | kubectl apply`, as an admin does after each change: the rights for these nodes."""
+        text = self.config.read_text()
+        if text == self._applied:
+            return
+        self._applied = text
         argv = [sys.executable, "-m", "bridge.cli", "manifests", "-c", str(self.config)]
         made = subprocess.run(argv, check=True, capture_output=True, text=True, env=self._environment).stdout
         self._control_plane.kubectl("apply", "-f", "-", input=made)
@@ -113,6 +118,7 @@ class Agent:
 
     def start(self) -> Process:
         """Start it (again), at an address of its own with a certificate for it; return at once."""
+        self._apply_settings()
         self.address = next_address()
         certificate, key = self._control_plane.ca.issue_kubelet_serving([self.address])
         (self.workdir / "kubelet.crt").write_bytes(certificate)

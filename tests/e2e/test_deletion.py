@@ -69,7 +69,7 @@ def _phases_before_delete(bridge: World, name: str, delete: dict[str, Any]) -> l
     events = bridge.control_plane.audit_events(user=AGENT, verbs=["patch"])
     mine = [
         e for e in events
-        if e["objectRef"].get("name") == name and e["objectRef"].get("subresource") == "status"
+        if e["objectRef"].get("name") == name and "status" in e["requestObject"]
         and e["requestReceivedTimestamp"] < delete["requestReceivedTimestamp"]
     ]  # fmt: skip
     return [e["requestObject"]["status"]["phase"] for e in mine]
