@@ -184,6 +184,7 @@ class Agent:
         )  # fmt: skip
         pods = PodLoop(scene, link, name, self._leader.valid)
         link.on_change.append(pods.wake)
+        link.owner_of = pods.owner_of
         link.on_health.append(pods.wake_all)
         view = NodePods(pods.pods, link, pods.account_of)
         gate = Gate(identity, name, self._clock.monotonic)

@@ -76,6 +76,7 @@ class Plan:
     grace: int = 30  # terminationGracePeriodSeconds
     end_margin: int = 20  # podrun ends containers this long (plus grace) before the walltime is over
     refreshed: bool = False  # has volumes that refresh() would write anew
+    image_ids: Mapping[str, str] = field(default_factory=dict)  # by container: what its image is on the cluster
     numa: NumaWish | None = None  # what the author wrote
     notes: tuple[tuple[str, str], ...] = ()  # (reason, text): what the author should know though nothing is refused
     numa_by_vnodes: bool = False  # PBS was told to keep the job on one vnode, and vnodes are NUMA domains

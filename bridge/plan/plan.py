@@ -37,7 +37,7 @@ def plan(pod: Json, cluster: Cluster) -> Plan:
     options, unfit = resources.options(pod, cluster)
     refused = [*_owner(metadata), *refused, *unfit, *_containers(pod, cluster), *_volumes(pod, cluster)]
     result = _build(metadata, spec, options, refused, cluster)
-    return result if refused else _with_inputs(result, pod, cluster)
+    return _with_inputs(result, pod, cluster)  # a pod that runs is refreshed although it would be refused today
 
 
 def _build(metadata: Json, spec: Json, options: JobOptions, refused: list[Refusal], cluster: Cluster) -> Plan:
@@ -56,8 +56,11 @@ def _build(metadata: Json, spec: Json, options: JobOptions, refused: list[Refusa
 
 
 def _with_inputs(bare: Plan, pod: Json, cluster: Cluster) -> Plan:
+    every = [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]]
+    ids = {c["name"]: how.image_id for c in every if (how := runtime(c.get("image") or "", cluster)) is not None}
     refreshed = any(volumes.is_files(volume) for volume in pod["spec"].get("volumes") or [])
-    return replace(bare, inputs=sources.references(pod), refreshed=refreshed, notes=tuple(_notes(pod, cluster)))
+    notes = tuple(_notes(pod, cluster))
+    return replace(bare, inputs=sources.references(pod), refreshed=refreshed, image_ids=ids, notes=notes)
 
 
 def _notes(pod: Json, cluster: Cluster) -> Iterator[tuple[str, str]]:

@@ -64,9 +64,9 @@ def _life() -> dict[str, Verdict]:
             "No variables of Services are ever set, because compute nodes have no route to cluster IPs; those of the "
             "API server follow from the setting `apiServer`."
         ),
-        "ephemeralContainers[]": Refused(
-            "kubectl debug does not work in a job; run the tool in a pod of its own",
-            tried=[{"name": "d", "image": "x"}],
+        "ephemeralContainers[]": Ignored(
+            "kubectl debug does not work in a job: the container waits for ever, and its status and an Event say so. "
+            "Run the tool in a pod of its own."
         ),
         "os": Refused(
             "compute nodes run Linux", ({"name": "linux"},), tried={"name": "windows"}, reason=reasons.OS_UNSUPPORTED

@@ -24,6 +24,7 @@ from bridge.kube.events import EventSink
 from bridge.plan.freeze import freeze, refresh
 from bridge.plan.model import Json, MissingInput, NodeFacts, Plan, TooLarge
 from bridge.pods import decide as d
+from bridge.pods import live
 from bridge.pods.containers import Waiting
 from bridge.pods.inputs import InputSource
 from bridge.pods.record import Failure, Record
@@ -223,6 +224,7 @@ async def _submit(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Reco
         return
     scene.observe_submit(scene.clock.monotonic() - started)
     record.hold, record.attempts, record.fault_since = None, 0, 0.0
+    live.submitted(pod, record)
     if plan.refreshed:
         record.refresh_at = scene.inputs.refresh_at(pod, plan.inputs)
         record.written = _digest(request.volumes)
@@ -281,6 +283,10 @@ def announce(
 async def _refresh(scene: Scene, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:
     record.refresh_at = scene.clock.time() + CONFIG_RETRY
     try:
+        await _tell_limit(scene, pod, ref, record)
+        if not plan.refreshed:
+            record.refresh_at = 0.0
+            return
         async with scene.inputs.slot() as slot:
             inputs = await scene.inputs.gather(pod, plan.inputs, slot)
             volumes = await slot.within(
@@ -306,9 +312,23 @@ def _weight(files: tuple[PodFile, ...], volumes: tuple[VolumeFiles, ...]) -> int
     return sum(len(file.content) for file in (*files, *(file for volume in volumes for file in volume.files)))
 
 
+async def _tell_limit(scene: Scene, pod: Json, ref: JobRef, record: Record) -> None:
+    """Tell podrun of a deadline that was changed. Raises what `Link.write` does, but for a refusal."""
+    if not live.untold(pod, record):
+        return
+    try:
+        await scene.link.write(ref, (live.limits_file(pod),), ())
+    except Permanent as error:
+        text = f"activeDeadlineSeconds: {error}"
+        announce(scene, pod, record, "Warning", reasons.CHANGE_IGNORED, text[:1000], "limit", every=HOLD_EVERY)
+    record.limited = live.deadline(pod)
+
+
 def _digest(volumes: tuple[VolumeFiles, ...]) -> str:
     total = hashlib.sha256()
     for volume in volumes:
+        if not volume.managed:
+            continue
         total.update(f"{volume.root}\0{len(volume.files)}\0".encode())  # emptied is not the same as left out
         for file in volume.files:
             total.update(f"{volume.root}\0{file.path}\0{file.mode}\0{len(file.content)}\0".encode())

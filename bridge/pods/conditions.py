@@ -80,12 +80,12 @@ def own_conditions(
     ]
 
 
-def merge(pod: Json, wanted: list[Json], now: float) -> list[Json]:
+def merge(pod: Json, wanted: list[Json], now: float, generation: int | None) -> list[Json]:
     """Give `wanted` their times: a transition time is kept while the status value stays the same.
 
-    Conditions of others are not part of the result: the strategic merge patch leaves them alone.
+    Conditions of others are not part of the result: the strategic merge patch leaves them alone. generation: the one
+    that is observed; None where the API server has none.
     """
-    generation = pod["metadata"].get("generation")
     existing = {c["type"]: c for c in pod.get("status", {}).get("conditions", [])}
     merged = []
     for new in wanted:

@@ -80,10 +80,12 @@ def container_status(
 ) -> Json:
     """Status of one container. An init container is ready once it has ended with 0, as a kubelet tells it.
 
+    `spec`: the name, the image that it was made of, and the imageID to show once it has run.
     `seen` is its entry in status.json; `waiting` applies while it has none; `ended`: the job is gone, so that a
     container last seen running is lost.
     """
     name, image = spec["name"], spec["image"]
+    image_id = spec.get("imageID") or f"pbs://{image}"
     status: Json = {"name": name, "image": image, "imageID": "", "ready": False, "started": False, "restartCount": 0}
     if not isinstance(seen, dict):
         return status | {"state": {"waiting": _waiting(waiting)}, "lastState": {}}
@@ -94,7 +96,7 @@ def container_status(
     if isinstance(last, dict):
         last_id = f"pbs://{job}/{name}/{_number(last, 'run')}"
         status["lastState"] = {"terminated": terminated(last, last_id, now)}
-        status |= {"containerID": last_id, "imageID": f"pbs://{image}"}
+        status |= {"containerID": last_id, "imageID": image_id}
     state = seen.get("state")
     if state == "terminated":
         status["state"] = {"terminated": terminated(seen, container_id, now)}
@@ -107,7 +109,7 @@ def container_status(
     else:
         own = Waiting(_text(seen.get("reason"), 128), _text(seen.get("message"))) if seen.get("reason") else waiting
         return status | {"state": {"waiting": _waiting(own)}}
-    return status | {"containerID": container_id, "imageID": f"pbs://{image}"}
+    return status | {"containerID": container_id, "imageID": image_id}
 
 
 def _waiting(waiting: Waiting) -> Json:

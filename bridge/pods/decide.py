@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from bridge.api import names, reasons
 from bridge.kube.clock import parse_rfc3339
+from bridge.pods import live
 from bridge.pods.admission import scheduled
 from bridge.pods.containers import Waiting
 from bridge.pods.outcome import Outcome, Stage
 from bridge.pods.record import Failure, Situation
-from bridge.pods.status import differs, reduced, status
+from bridge.pods.status import differs, made, reduced, status
 from pbs_adapter.models import Json, Seen
 
 FORCE_AFTER = 15.0  # seconds after the grace period until qdel
@@ -246,6 +247,11 @@ def _follow(s: Situation) -> Decision:
     wake = shown.wake_at
     if result.stage is Stage.HELD:
         wake = min(wake or s.held_until, s.held_until)
+    if result.stage is not Stage.ENDED:
+        actions += [
+            Announce("Warning", reasons.CHANGE_IGNORED, change.message, change.key, MESSAGE_EVERY)
+            for change in live.ignored(s.pod, made(s))
+        ]
     if s.record.refresh_at and result.stage is not Stage.ENDED:
         if s.now >= s.record.refresh_at and s.reachable:
             actions.append(Refresh())

@@ -25,6 +25,7 @@ from bridge.plan.fit import Fits
 from bridge.plan.model import Json, Plan
 from bridge.plan.plan import plan as make_plan
 from bridge.pods import act as a
+from bridge.pods import live
 from bridge.pods.admission import admit, requests
 from bridge.pods.binding import annotated_account, bound_account
 from bridge.pods.decide import TERMINAL, Annotate, Decision, Submit, WriteStatus, decide, is_daemon
@@ -342,8 +343,10 @@ class PodLoop:
     def _situation(self, pod: Json, plan: Plan, record: Record, ref: JobRef) -> Situation:
         trouble = self._link.trouble(ref.account) if ref.account else ""
         seen = self._link.seen(ref.account, ref.uid)
-        held = outcome(seen).stage is Stage.HELD
-        record.held_since = (record.held_since or self._scene.clock.time()) if held else 0.0
+        stage, now = outcome(seen).stage, self._scene.clock.time()
+        record.held_since = (record.held_since or now) if stage is Stage.HELD else 0.0
+        if stage not in (Stage.NONE, Stage.SUBMITTING, Stage.ENDED):
+            live.note(pod, plan, record, now)
         return Situation(
             pod=pod,
             record=record,
@@ -352,11 +355,12 @@ class PodLoop:
             reachable=bool(ref.account) and not trouble,
             trouble=trouble,
             host_ip=self._scene.facts().host_ip,
-            now=self._scene.clock.time(),
+            now=now,
             misfit=self._misfit(pod, plan, record),
             patience=self._scene.cluster.unsatisfiable_after,
             held_limit=self._scene.cluster.held_limit,
             pod_networks=self._scene.cluster.pod_networks,
+            image_ids=plan.image_ids,
             numa=self._numa.shown(pod, plan, self._link.census, seen, record),
         )
 

@@ -6,6 +6,7 @@ pod, the pod directory and PBS hold the truth.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,6 +25,14 @@ class Failure:
     message: str
     rejected: bool = False
     disruption: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a job was made of, by container: the pod's spec may say something else by now."""
+
+    images: Mapping[str, str]
+    resources: Mapping[str, Json]
 
 
 @dataclass(slots=True)
@@ -56,8 +65,9 @@ class Record:
     refusals: int = 0  # times in a row that the API server refused the status: the next one says less
     refused_until: float = 0.0  # no status before
     answered: Json | None = None  # the status as the API server made it of what was last sent
-    labelled: int = 0  # hash of the labels and annotations that downward API files were made of; 0: not known
-    limited: int | None = None  # the activeDeadlineSeconds that podrun was told
+    made: Made | None = None  # what the job was made of, where this process submitted it
+    noted: str = ""  # digest of what files on the cluster tell of the pod's object; empty: not known
+    limited: int = -1  # the activeDeadlineSeconds that podrun was told; 0: none; -1: not known
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,7 @@ class Situation:
     misfit: what the pod asks and the most that any host has, where that is less; None: the cluster's size is not known
     yet. patience: seconds that such a pod waits for a larger host. held_limit: seconds that its job may be held in PBS.
     numa: the annotation that tells its NUMA span; empty: it needs none (yet). pod_networks: CIDRs that can be dialled.
+    image_ids: by container, what its image stands for on this cluster.
     """
 
     pod: Json
@@ -84,6 +95,7 @@ class Situation:
     held_limit: float = 86400.0
     numa: str = ""
     pod_networks: tuple[str, ...] = ()
+    image_ids: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def result(self) -> Outcome:

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 
 from bridge.api import reasons
 from bridge.kube.clock import parse_rfc3339, rfc3339
+from bridge.pods import live
 from bridge.pods.conditions import condition, merge, own_conditions
 from bridge.pods.containers import Waiting, container_status, keep_monotonic, never_ran
 from bridge.pods.outcome import Outcome, Stage
-from bridge.pods.record import Failure, Situation
+from bridge.pods.record import Failure, Made, Situation
 from pbs_adapter.models import Json
 
 
@@ -45,21 +46,45 @@ def status(
     if phase == "Failed" and cause.disruption:
         text = f"{cause.reason}: {cause.message}"
         wanted.append(condition("DisruptionTarget", True, reasons.DISRUPTION_TARGET_REASON, text))
+    if s.began and not ended:
+        wanted += _resize(s)
+    generation = _observed(s)
     fields = _addresses(s, started) | {
         "phase": phase,
-        "conditions": merge(s.pod, wanted, s.now),
+        "conditions": merge(s.pod, wanted, s.now, generation),
         "containerStatuses": None if refused else apps,
         "reason": (cause.reason or None) if phase == "Failed" else None,
         "message": (cause.message or None) if phase == "Failed" else None,
     }
     if inits:
         fields["initContainerStatuses"] = None if refused else inits
-    return fields | _generation(s.pod)
+    if debuggers := live.debug_statuses(s.pod):
+        shown = [never_ran(c, s.now) for c in debuggers] if ended else debuggers
+        fields["ephemeralContainerStatuses"] = None if refused else shown
+    return fields | ({} if generation is None else {"observedGeneration": generation})
 
 
-def _generation(pod: Json) -> Json:
-    generation = pod["metadata"].get("generation")
-    return {} if generation is None else {"observedGeneration": generation}
+def made(s: Situation) -> Made:
+    """What the pod's job was made of; while there is none, what it would be made of now."""
+    if s.record.made is not None and s.began:
+        return s.record.made
+    return live.told_by(s.pod) if s.has_run else live.made_of(s.pod)
+
+
+def _resize(s: Situation) -> list[Json]:
+    """A kubelet's condition for a resize that it cannot do; False once nobody asks for it any more."""
+    if text := live.resized(s.pod, made(s)):
+        return [condition("PodResizePending", True, "Infeasible", text)]
+    shown = any(c["type"] == "PodResizePending" for c in s.pod.get("status", {}).get("conditions", []))
+    return [condition("PodResizePending", False)] if shown else []
+
+
+def _observed(s: Situation) -> int | None:
+    """The generation that the status tells of: not a newer one while podrun has yet to be told what it changed."""
+    generation: int | None = s.pod["metadata"].get("generation")
+    old: int | None = s.pod.get("status", {}).get("observedGeneration")
+    waits = s.began and s.result.stage is not Stage.ENDED and live.untold(s.pod, s.record)
+    return old if waits and generation is not None and old is not None else generation
 
 
 def _rejected(s: Situation, failure: Failure) -> Json:
@@ -68,7 +93,7 @@ def _rejected(s: Situation, failure: Failure) -> Json:
         "reason": failure.reason,
         "message": f"Pod was rejected: {failure.message}",
         "startTime": s.pod.get("status", {}).get("startTime") or rfc3339(s.now),
-    } | _generation(s.pod)
+    } | ({} if (generation := _observed(s)) is None else {"observedGeneration": generation})
 
 
 def _phase(apps: list[Json], initialized: bool, result: Outcome) -> str:
@@ -92,15 +117,29 @@ def _containers(s: Situation, waiting: Waiting, ended: bool) -> tuple[list[Json]
     # A podrun that has started no container yet says nothing that is worth a patch of its own.
     by_name = view if isinstance(view, dict) and s.result.stage is not Stage.QUEUED else {}
     job = (s.seen.job_id if s.seen is not None else None) or "none"
-    spec, old = s.pod["spec"], s.pod.get("status", {})
+    spec, old, job_of = s.pod["spec"], s.pod.get("status", {}), made(s)
+
+    def made_container(c: Json, before: Json | None) -> Json:
+        """The container as the job has it: image, and resources where they are other than the spec says now."""
+        name, image = c["name"], job_of.images.get(c["name"], c["image"])
+        ran_before = before is not None and before.get("image") == image and before.get("imageID")
+        image_id = before["imageID"] if before and ran_before else f"pbs://{s.image_ids.get(name) or image}"
+        return {"name": name, "image": image, "imageID": image_id}
 
     def statuses(key: str, old_key: str) -> list[Json]:
         before = {c["name"]: c for c in old.get(old_key, [])}
         return [
             keep_monotonic(
                 container_status(
-                    c, by_name.get(c["name"]), waiting, job=job, ended=ended, now=s.now, init=key == "initContainers"
-                ),
+                    made_container(c, before.get(c["name"])),
+                    by_name.get(c["name"]),
+                    waiting,
+                    job=job,
+                    ended=ended,
+                    now=s.now,
+                    init=key == "initContainers",
+                )
+                | _resources(c, job_of),
                 before.get(c["name"]),
             )
             for c in spec.get(key, [])
@@ -109,6 +148,12 @@ def _containers(s: Situation, waiting: Waiting, ended: bool) -> tuple[list[Json]
     inits = statuses("initContainers", "initContainerStatuses")
     apps = sorted(statuses("containers", "containerStatuses"), key=lambda c: str(c["name"]))
     return inits, apps
+
+
+def _resources(container: Json, job_of: Made) -> Json:
+    """What the job really has, where the spec asks for something else by now."""
+    had = job_of.resources.get(container["name"], {})
+    return {} if not had or had == (container.get("resources") or {}) else {"resources": had}
 
 
 def _addresses(s: Situation, started: bool) -> Json:
@@ -177,7 +222,7 @@ def differs(wanted: Json, current: Json) -> bool:
         elif value is None:
             if current.get(key):
                 return True
-        elif key in ("containerStatuses", "initContainerStatuses"):
+        elif key.lower().endswith("containerstatuses"):
             have = {s["name"]: s for s in current.get(key, [])}
             if any(_lacks(s, have.get(s["name"], {})) for s in value):
                 return True

@@ -34,6 +34,7 @@ class EmbeddedCluster:
     ) -> None:
         self.found = found
         self.calls: list[tuple[object, ...]] = []
+        self.written: list[tuple[float, JobRef, tuple[PodFile, ...], tuple[VolumeFiles, ...]]] = []
         self.censuses: list[bool] = []  # whether each was a quick one
         self.census_error: AdapterError | None = None
         self.bug: Exception | None = None  # raised by whatever is asked of jobs next
@@ -107,6 +108,7 @@ class EmbeddedCluster:
         """Noted."""
         self._need_channel()
         self.calls.append(("write", ref.uid))
+        self.written.append((self._clock.monotonic(), ref, files, volumes))
 
     async def cancel(self, ref: JobRef, grace: int, *, force: bool = False) -> None:
         """Noted; the job goes on until the test says otherwise."""
