@@ -337,7 +337,8 @@ def _digest(volumes: tuple[VolumeFiles, ...]) -> str:
 
 
 async def cancel(scene: Scene, ref: JobRef, record: Record, *, grace: int, force: bool) -> None:
-    """Ask the cluster to stop the job; a fault is tried again by the next decision."""
+    """Ask the cluster to stop the job; a fault is tried again by the next decision. Nobody gets less than 2 s."""
+    grace = max(grace, d.LEAST_GRACE)
     await faultpoints.reach("cancel.before", ref.uid)
     try:
         await scene.link.cancel(ref, grace, force=force)

@@ -11,6 +11,7 @@ from test_pods_loop import Stage, annotated, made, running, settings, stage, sta
 
 from bridge.api import names
 from bridge.kube import paths
+from bridge.kube.clock import rfc3339
 from bridge.kube.errors import Forbidden
 from pbs_adapter.errors import Permanent
 from pbs_adapter.models import Observation, PbsView, Seen
@@ -311,3 +312,41 @@ async def test_what_reaches_a_job_that_waits_in_pbs() -> None:
         generation(s, thing, 2, activeDeadlineSeconds=60)
         await s.clock.advance(3)
         assert limits(s) == [{"version": 1, "activeDeadlineSeconds": 60}]
+
+
+# Deletion
+
+
+async def test_a_job_that_outlives_an_ended_pod_is_ended_although_its_object_went_first() -> None:
+    """The object of a pod that has ended goes at once, also before anything is known of the cluster."""
+    s = stage()
+    thing = await s.kube.add(annotated(made("outlived", phase="Failed")))
+    s.runs(thing)
+    async with s.agent(settings()):
+        await s.clock.advance(5)
+        s.kube.change(thing, deletionTimestamp=rfc3339(s.clock.time()), deletionGracePeriodSeconds=0)
+        await s.clock.advance(5)
+        assert not s.is_there("outlived")
+        s.pbs.connect()
+        await s.clock.advance(10)
+        assert ("cancel", "uid-of-outlived", False) in s.pbs.calls
+
+
+@pytest.mark.parametrize("ends", ["deleted without grace", "terminal", "forced"])
+async def test_nobody_gets_less_than_two_seconds(ends: str) -> None:
+    s = stage()
+    s.pbs.connect()
+    async with s.agent(settings()):
+        thing = made("short")
+        thing["spec"]["terminationGracePeriodSeconds"] = 0
+        thing = await started(s, thing)
+        if ends == "deleted without grace":
+            s.kube.change(thing, deletionTimestamp=rfc3339(s.clock.time()), deletionGracePeriodSeconds=0)
+        elif ends == "forced":
+            s.kube.remove(thing)
+        else:
+            thing["status"]["phase"] = "Failed"
+            s.kube.change(thing)
+        await s.clock.advance(120)
+        assert s.pbs.cancels
+        assert min(grace for _, _, grace, _ in s.pbs.cancels) == 2
