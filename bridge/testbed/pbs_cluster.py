@@ -86,7 +86,11 @@ class PbsTestCluster:
             if with_sshd:
                 folder = self.workdir / "sshd"
                 folder.mkdir(mode=0o700)
-                self.sshd = sshd.Sshd(self.account, folder, self._environment)
+                shared = self.workdir / "shared"  # in the place of /dev/shm, where helpers note what they took of PBS
+                shared.mkdir()
+                shared.chmod(0o1777)
+                environment = {"HPC_BRIDGE_TEST_SHARED": str(shared), **(self._environment or {})}
+                self.sshd = sshd.Sshd(self.account, folder, environment)
         except BaseException:
             self.stop()
             raise

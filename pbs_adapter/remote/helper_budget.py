@@ -9,6 +9,7 @@ the spool.
 """
 
 import hashlib
+import itertools
 import os
 import stat
 import threading
@@ -110,9 +111,22 @@ class Ledger:
         self._prefix = "{}{}.".format(_PREFIX, name)
         self._own = "{}{}.{}".format(self._prefix, os.getuid(), os.urandom(8).hex())
         self._boot = boot_id()
+        self._problem = ""
+        self._tidy()
         self._others: List[float] = []
         self._read_again = 0.0
-        self._problem = ""
+
+    def _tidy(self) -> None:
+        """Remove what this user's helpers of long ago left, whatever PBS they used."""
+        try:
+            with files.directory(self._folder) as folder:
+                for name in itertools.islice(files.names(folder), _MOST_NAMES):
+                    if name.startswith(_PREFIX):
+                        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                        if status.st_uid == os.getuid() and time.time() - status.st_mtime > _WINDOW:
+                            os.unlink(name, dir_fd=folder)
+        except OSError as error:
+            self._say("cannot be tidied: {}".format(error))
 
     def others(self, now: float) -> List[float]:
         """When others took connections lately. What cannot be read, or cannot be, counts for nothing."""
@@ -156,16 +170,7 @@ class Ledger:
             taken = [float(word) for word in times.split()[-_MOST_TIMES:]]
         except (OSError, ValueError):
             return []
-        recent = [at for at in taken if 0 <= now - at < _WINDOW] if boot == self._boot else []
-        if not recent and status.st_uid == os.getuid() and time.time() - status.st_mtime > _WINDOW:
-            self._forget(name, folder)  # of a helper that is gone
-        return recent
-
-    def _forget(self, name: str, folder: int) -> None:
-        try:
-            os.unlink(name, dir_fd=folder)
-        except OSError:
-            pass
+        return [at for at in taken if 0 <= now - at < _WINDOW] if boot == self._boot else []
 
     def _say(self, problem: str) -> None:
         if problem != self._problem:

@@ -165,11 +165,13 @@ class Submitter:
 
     def _refused(self, uid: str, job_id: str) -> OpError:
         """The job went to a server that nobody here will ask about it: it must not stay there."""
-        if self._pbs.delete(job_id):
+        try:
+            deleted = self._pbs.delete(job_id)
+        except OpError:
+            deleted = False
+        if deleted:
             self._unlock(uid)
-            end = "the job was deleted"
-        else:
-            end = "the job could not be deleted there"
+        end = "the job was deleted" if deleted else "the job could not be deleted there"
         text = "qsub made job {}, but the PBS server of this cluster is {}: {}; see hpc-bridge doctor"
         return OpError("rejected", text.format(job_id, self._pbs.server, end))
 

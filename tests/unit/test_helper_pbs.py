@@ -149,6 +149,18 @@ def test_all_helpers_of_a_host_share_one_budget(monkeypatch: pytest.MonkeyPatch,
     assert 28 <= taken <= 34, "a minute of the two has what one has"
 
 
+def test_what_helpers_of_long_ago_left_is_removed(tmp_path: Path, shared: Path) -> None:
+    mine = ledger(tmp_path)
+    folder = Path(mine._folder)
+    for age, name in ((10, "young"), (10_000, "old")):
+        path = folder / f"hpc-bridge-pbs.another-pbs.{os.getuid()}.{name}"
+        path.touch()
+        os.utime(path, (time.time() - age,) * 2)
+    (folder / "of-somebody-else").touch()
+    ledger(tmp_path)
+    assert sorted(path.name.rpartition(".")[2] for path in folder.iterdir()) == ["of-somebody-else", "young"]
+
+
 def test_what_others_write_slows_down_and_never_stops(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: Path
 ) -> None:
