@@ -102,15 +102,14 @@ def test_the_job_id_that_a_pod_shows_gives_no_power_over_the_job(bridge: World) 
     forger["metadata"]["annotations"]["status.hpc-bridge.io/job-id"] = job
     with unprotected(bridge):
 
-        def made() -> bool:
-            """With the annotation: it takes a moment until the policies are gone for the API server, too."""
-            if not bridge.kubectl("create", "-f", "-", input=json.dumps(forger), check=False).returncode:
-                if job_annotation(bridge.pod("forger")) == job:
-                    return True
-                bridge.kubectl("delete", "pod", "forger", "--wait=true")
-            return False
+        def kept() -> bool:
+            """The annotation: it takes a moment until the policies are gone for the API server, too."""
+            words = ("create", "--dry-run=server", "-o", "json", "-f", "-")
+            shown = bridge.kubectl(*words, input=json.dumps(forger), check=False)
+            return not shown.returncode and job_annotation(json.loads(shown.stdout)) == job
 
-        until(made, "made")
+        until(kept, "no policy in force")
+        bridge.apply(forger)
     bridge.wait_reason("forger", "PBSQueued")
     bridge.kubectl("delete", "pod", "forger", "--wait=false")
     bridge.wait_gone("forger")
