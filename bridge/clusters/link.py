@@ -21,7 +21,6 @@ from bridge.clusters.books import Books
 from bridge.clusters.health import ClusterHealth, differs, judge
 from bridge.clusters.keeping import keep_running
 from bridge.kube.clock import BackOff, Clock, SystemClock, wait
-from bridge.plan.floor import with_floor
 from bridge.telemetry import Metrics
 from pbs_adapter.errors import AdapterError, Fenced, OutcomeUnknown, Unreachable
 from pbs_adapter.models import (
@@ -39,6 +38,8 @@ from pbs_adapter.models import (
 LONG_POLL = 20.0  # s the helper may wait for a change
 TICK = 1.0  # s between two looks at the channels' state
 FAULTS_SHOW = 600.0  # s for which a task that failed and was started again is told of
+FRESH = 5.0  # s for which a census is as good as a new one
+PATIENCE = 3.0  # s that whoever decides by the census waits for a new one
 EARLIEST = 0.02  # s between a report and the next request
 IDLE_SHARE = 3.0  # times as long as a report took to read nothing more is asked for: a flood gets a quarter of the time
 MEMORY = 64 << 20  # bytes that all observations of a cluster may take, shared among its accounts
@@ -74,7 +75,13 @@ class ClusterLink:
         self._books = {each.name: Books(most=most, foreign=self._foreign(each.name)) for each in settings.accounts}
         self._lies = dict.fromkeys(self._books, 0)
         self._faults: dict[str, tuple[str, float]] = {}
+        self.census_doubt = ""  # why a census that was asked for did not come; the old one still holds
+        self._census_asked: float | None = None  # monotonic: no news of before
         self._census_due = asyncio.Event()
+        self._quick_at = float("-inf")
+        self._quick = False  # queues and vnodes alone are wanted
+        self._whole = True
+        self._attempt = asyncio.Event()  # set when the attempt that is on its way is over
         start = self._clock.time()
         self._health = judge(ClusterHealth(False, "", start), {}, self._problems(), start)
 
@@ -268,23 +275,61 @@ class ClusterLink:
         channel = self._adapter.health().get(account)
         return channel is not None and channel.connected
 
+    def census_age(self) -> float | None:
+        """Seconds since PBS was asked for the census; None before the first."""
+        return None if self._census_asked is None else self._clock.monotonic() - self._census_asked
+
+    async def census_now(self, patience: float = PATIENCE) -> None:
+        """Have queues and vnodes asked for anew where they are older than FRESH, at most every FRESH seconds.
+
+        Returns when that has come or failed, or after `patience` seconds; then `census_doubt` says why the old one
+        holds.
+        """
+        age, now = self.census_age(), self._clock.monotonic()
+        if age is None or age < FRESH or not self._health.reachable:
+            return
+        if now - self._quick_at >= FRESH:
+            self._quick_at, self._quick = now, True
+            self._attempt = asyncio.Event()
+            self._census_due.set()
+        attempt = self._attempt
+        waiting = [asyncio.ensure_future(attempt.wait()), asyncio.ensure_future(self._clock.sleep(patience))]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        if not attempt.is_set():
+            self.census_doubt = f"PBS has not answered within {patience:g} s"
+
     async def _take_census(self) -> None:
-        back_off = BackOff(1.0, 30.0)
+        back_off, whole_due = BackOff(1.0, 30.0), 0.0
         while True:
             asked_at = self._clock.monotonic()
+            quick = self._quick and not self._whole and asked_at < whole_due and self.census is not None
+            attempt, self._quick, self._whole = self._attempt, False, False
             try:
-                census = await self._adapter.census()
+                census = await self._adapter.census(quick=quick)
             except AdapterError as error:
-                log.info("cluster.census_failed", cluster=self.settings.name, error=str(error))
-                await wait(self._clock, self._census_due, min(back_off.pause(), self.settings.census))
-                continue
-            back_off.reset()
-            if self._metrics is not None:
-                spent = self._clock.monotonic() - asked_at
-                self._metrics.poll_seconds.labels(self.settings.name, "census").observe(spent)
-            self.census = with_floor(census, self.settings.host_shapes)
+                log.info("cluster.census_failed", cluster=self.settings.name, error=str(error), quick=quick)
+                self.census_doubt = str(error)
+                whole_due = whole_due if quick else asked_at + min(back_off.pause(), self.settings.census)
+            else:
+                self._took_census(census, asked_at, quick)
+                back_off.reset()
+                whole_due = whole_due if quick else asked_at + self.settings.census
+            attempt.set()
+            left = whole_due - self._clock.monotonic()
+            if left > 0 and not self._quick:
+                await wait(self._clock, self._census_due, left)
+
+    def _took_census(self, census: Census, asked_at: float, quick: bool) -> None:
+        if self._metrics is not None:
+            spent = self._clock.monotonic() - asked_at
+            self._metrics.poll_seconds.labels(self.settings.name, "census").observe(spent)
+        self.census, self._census_asked, self.census_doubt = census, asked_at, ""
+        if not quick:  # whoever wants a quick one waits for it
             self._tell_health()
-            await wait(self._clock, self._census_due, self.settings.census)
 
     def _judge(self) -> None:
         """Work out the health anew; tell of a change, and take a census at once when the cluster came back."""
@@ -305,6 +350,7 @@ class ClusterLink:
                 text=self._health.message,
             )
             if self._health.reachable and not old.reachable:
+                self._whole = True
                 self._census_due.set()
             self._tell_health()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from bridge.api.routing import CandidateSpec, Rule
@@ -39,12 +39,15 @@ class Link(Protocol):
 
     settings: Cluster
     census: Census | None
+    census_doubt: str
 
     @property
     def observations(self) -> dict[str, Observation]: ...
     def found(self, uid: str) -> Observation | None: ...
     def health(self) -> ClusterHealth: ...
     def account_for(self, namespace: str) -> str | None: ...
+    def census_age(self) -> float | None: ...
+    async def census_now(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +70,7 @@ class _Grounds:
 
 
 class Evaluator:
-    """`arrived(cluster, census, now)` says when (monotonic) a census came. `load(cluster)`: pods on their way."""
+    """`arrived(cluster, census, asked)` says when (monotonic) it was asked for. `load(cluster)`: pods on their way."""
 
     def __init__(
         self,
@@ -101,8 +104,9 @@ class Evaluator:
     def views(self) -> dict[str, ClusterView]:
         """The clusters as they are known now; worked out at most once a second."""
         now = self._clock.monotonic()
-        if now - self._views[0] >= VIEW_HOLDS:
-            before = self._views[1]
+        before = self._views[1]
+        renewed = any(view.census is not self._links[name].census for name, view in before.items())
+        if now - self._views[0] >= VIEW_HOLDS or renewed:
             views = {name: self._view(name, link, now) for name, link in self._links.items()}
             self._views = now, {name: _same(before.get(name), view) for name, view in views.items()}
             known = {name: _queues(link.census) for name, link in self._links.items()}
@@ -116,7 +120,7 @@ class Evaluator:
             trouble[""] = f"cannot be reached: {health.message}"
         age = None
         if census is not None:
-            age = now - self._arrived(name, census, now)
+            age = now - self._arrived(name, census, now - (link.census_age() or 0.0))
             if age > 3 * link.settings.census + STALE:
                 trouble.setdefault("", f"what is known of it is {age:.0f} s old")
         waiting = sum(seen.pbs.state in WAITING and not seen.claimed for seen in link.observations.values())
@@ -145,10 +149,23 @@ class Evaluator:
         gated, others = gates(pod)
         if match.rule is not None and match.mode != "never" and not (gated and others):
             judged = list(self.judgements(pod, match.rule, nodes, now, waited))
-            choice = choose(judged, match.rule.spec, previous)
+            choice = self._doubted(choose(judged, match.rule.spec, previous), match.rule)
         fit = local.fit(pod) if match.rule is not None else LocalFit(why="")
         verdict = decide(Situation(gated, others, match, choice or Choice(), fit, waited, settling))
         return Outcome(f"{metadata.get('namespace', 'default')}/{metadata['name']}", match, fit, choice, verdict, now)
+
+    def clusters_of(self, rule: Rule) -> set[str]:
+        """The clusters that a rule may send pods to."""
+        return {candidate.cluster for candidate in self._candidates(rule)}
+
+    def _doubted(self, choice: Choice, rule: Rule) -> Choice:
+        """The choice with a word about censuses that should have been newer."""
+        notes = [choice.note] if choice.note else []
+        for name in sorted(self.clusters_of(rule)):
+            link = self._links[name]
+            if link.census is not None and link.census_doubt:
+                notes.append(f"what is known of {name} is {link.census_age() or 0.0:.0f} s old: {link.census_doubt}")
+        return replace(choice, note="; ".join(notes))
 
     def judgements(
         self, pod: Json, rule: Rule, nodes: Mapping[str, Json], now: float, waited: float

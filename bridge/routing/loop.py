@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -30,6 +31,7 @@ from bridge.routing.local import Locals, asks
 from bridge.routing.memory import Memory
 from bridge.routing.onway import OnTheWay
 from bridge.routing.opening import as_gated, at_once, carry_out, recorded, released
+from bridge.routing.renew import renewed
 from bridge.routing.rules import Match
 from bridge.routing.status import RuleBooks
 from bridge.routing.waits import Shape, WaitModel
@@ -44,7 +46,6 @@ POLL = 5.0  # s between two looks when nothing is heard
 QUIET, BUSY = 0.02, 0.25  # s in which further changes are waited for, and while pods are being worked on
 SETTLE = 30.0  # s after the start in which a cluster not heard of yet is still being connected to
 ROOM_HOLDS = 1.0  # s for which the free room on local nodes is not counted anew
-STATUS_EVERY = 5.0
 UNBOUND = 10.0  # s after which a pod that is neither unbound nor bound is taken to be gone: two watches tell of it
 
 
@@ -105,7 +106,8 @@ class Router:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.watched.run(), name="routing.watched")
                 tasks.create_task(self._route(tasks), name="routing.route")
-                tasks.create_task(self._keep_status(), name="routing.status")
+                keeping = self._books.keep(self.watched, self.evaluator.known, self._allowed)
+                tasks.create_task(keeping, name="routing.status")
                 tasks.create_task(self.memory.run(), name="routing.memory")
         finally:
             if self._allowed():
@@ -115,8 +117,6 @@ class Router:
     def in_burst(self) -> bool:
         """Whether gates are being opened."""
         return bool(self._working)
-
-    # What wakes it
 
     def wake(self, *_: object) -> None:
         """A cluster's health, census or jobs changed."""
@@ -168,7 +168,7 @@ class Router:
         pending, bound = self.watched.pending.items, self.watched.bound.items
         for name, link in self._links.items():
             if link.census is not None:
-                self._way.arrived(name, link.census, now)
+                self._way.arrived(name, link.census, now - (link.census_age() or 0.0))
 
         def gone(uid: str, cluster: str) -> bool:
             if uid in self._placed[cluster]:
@@ -228,12 +228,13 @@ class Router:
     async def _work(self, name: str, uids: list[str]) -> None:
         """Decide about one pod after the other, and open gates in that order."""
         opening: deque[asyncio.Task[None]] = deque()
-        last = ""
+        last, fresh = "", False
         try:
             for uid in uids:
                 await asyncio.sleep(0)  # what is being opened counts as load before the next one is decided about
                 step = None
                 with self._aside.guard(self.watched.pending.items.get(uid), "nothing can be decided about it"):
+                    fresh = fresh or await self._renewed(uid)
                     step = self._decided(uid, name)
                 if step is None:
                     continue
@@ -259,6 +260,17 @@ class Router:
             if name in self._missed:
                 self._missed.discard(name)
                 self._wake.set()
+
+    async def _renewed(self, uid: str) -> bool:
+        """Ask anew what the pod is about to be sent by, where that is not fresh."""
+        pod, known = self.watched.pending.items.get(uid), self._matches.get(uid)
+        if pod is None or known is None or not self._concerns(uid, pod):
+            return False
+        outcome = partial(self.outcome, pod, known[3], previous=self._told.get(uid))
+        asked = await renewed(self._links, self.evaluator, known[3], lambda: outcome().verdict.to is not None)
+        if asked:
+            self._tidy()
+        return asked
 
     def _decided(self, uid: str, name: str) -> tuple[Json, Outcome] | None:
         """What is to be carried out for the pod as it is now; None if nothing is, or another rule has it by now."""
@@ -327,8 +339,6 @@ class Router:
             shape = Shape(options.ncpus, options.mem_bytes, options.walltime, verdict.to.fits_now)
             self.memory.sent(uid, verdict.to.cluster, shape)
 
-    # What is known
-
     def outcome(self, pod: Json, match: Match, *, previous: tuple[str, str | None] | None = None) -> Outcome:
         """What would be done with the pod now."""
         nodes = self.watched.nodes_by_name()
@@ -342,11 +352,7 @@ class Router:
         Raises ValueError for what is no pod, LookupError while nothing has been listed or its namespace is not there.
         """
         metadata = pod.get("metadata") or {}
-        if not self.watched.listed:
-            raise LookupError("the agent has just started and has not listed everything yet")
-        namespace = self.watched.namespace(str(metadata.get("namespace") or "default"))
-        if namespace is None:
-            raise LookupError(f"there is no namespace {metadata.get('namespace') or 'default'}")
+        namespace = self.watched.known_namespace(str(metadata.get("namespace") or "default"))
         match = self.evaluator.match(pod, namespace, self.watched.rules())
         told = self._told.get(str(metadata.get("uid") or ""))
         waits = released(pod) and not pod["spec"].get("nodeName")
@@ -384,13 +390,6 @@ class Router:
         if self._next is None or at < self._next - 0.05:
             self._next = at
             self._wake.set()
-
-    async def _keep_status(self) -> None:
-        await self.watched.synced()
-        while True:
-            if self._allowed():
-                await self._books.write(self.watched.rule_objects(), self.evaluator.known())
-            await self._clock.sleep(STATUS_EVERY)
 
 
 def _group(match: Match) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bridge.routing.load import NOTHING, Load, total
 from pbs_adapter.models import Census, JobOptions
 
-CENSUS_TAKES = 5.0  # s that pass at most between asking PBS and having its answer
+CENSUS_TAKES = 0.5  # s after which a job that is known is sure to be in a census that is asked for
 
 
 @dataclass(slots=True)
@@ -48,11 +48,11 @@ class OnTheWay:
         if (sent := self._sent.pop(uid, None)) is not None:
             self._count([sent.cluster])
 
-    def arrived(self, cluster: str, census: Census, now: float) -> float:
-        """Enter the newest census; return when (monotonic) it came."""
+    def arrived(self, cluster: str, census: Census, asked: float) -> float:
+        """Enter the newest census, which was asked for at `asked` (monotonic); return that."""
         known = self._censuses.get(cluster)
         if known is None or known[0] is not census:
-            self._censuses[cluster] = known = census, now
+            self._censuses[cluster] = known = census, asked
         return known[1]
 
     def settle(self, gone: Callable[[str, str], bool], now: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import structlog
@@ -13,12 +13,13 @@ from bridge.kube import Kubernetes, paths
 from bridge.kube.clock import Clock, rfc3339
 from bridge.kube.errors import KubeError
 from bridge.routing import rules as rulebook
-from bridge.routing.watched import RULES
+from bridge.routing.watched import RULES, Watched
 
 log = structlog.get_logger(__name__)
 
 Json = dict[str, Any]
 HOUR = 3600.0
+WRITE_EVERY = 5.0
 LOSSES = 1000  # of a rule that are remembered
 
 
@@ -61,6 +62,14 @@ class RuleBooks:
         before = {each.get("type"): each for each in old.get("conditions") or []}
         made["conditions"] = [_dated(each, before.get(each["type"]), self._clock.time()) for each in conditions]
         return made
+
+    async def keep(self, watched: Watched, known: Callable[[], rulebook.Known], allowed: Callable[[], bool]) -> None:
+        """Write every few seconds until cancelled."""
+        await watched.synced()
+        while True:
+            if allowed():
+                await self.write(watched.rule_objects(), known())
+            await self._clock.sleep(WRITE_EVERY)
 
     async def write(self, objects: Collection[Json], known: rulebook.Known) -> None:
         """Write what differs. What cannot be written now is written the next time."""

@@ -167,6 +167,14 @@ class Watched:
         """A namespace by its name."""
         return self._named.get(name)
 
+    def known_namespace(self, name: str) -> Json:
+        """The same; LookupError while nothing has been listed, or where there is none."""
+        if not self.listed:
+            raise LookupError("the agent has just started and has not listed everything yet")
+        if name not in self._named:
+            raise LookupError(f"there is no namespace {name}")
+        return self._named[name]
+
     def nodes_by_name(self) -> dict[str, Json]:
         """Nodes by name."""
         if self._by_name is None:

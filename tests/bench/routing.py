@@ -56,6 +56,14 @@ class MadeUp:
         )
         self.census: Census | None = census
         self.observations: dict[str, Observation] = {}
+        self.census_doubt = ""
+
+    def census_age(self) -> float | None:
+        """It is new."""
+        return 0.0
+
+    async def census_now(self) -> None:
+        """It is new."""
 
     def seen(self, uid: str) -> Observation | None:
         """No job."""

@@ -36,6 +36,7 @@ class EmbeddedCluster:
         self.calls: list[tuple[object, ...]] = []
         self.written: list[tuple[float, JobRef, tuple[PodFile, ...], tuple[VolumeFiles, ...]]] = []
         self.censuses: list[bool] = []  # whether each was a quick one
+        self.census_takes = 0.0
         self.census_error: AdapterError | None = None
         self.bug: Exception | None = None  # raised by whatever is asked of jobs next
         self.fenced: dict[str, AdapterError] = {}  # by account
@@ -151,6 +152,8 @@ class EmbeddedCluster:
         """As the test made it."""
         self._need_channel()
         self.censuses.append(quick)
+        if self.census_takes:
+            await self._clock.sleep(self.census_takes)
         if self.census_error is not None:
             raise self.census_error
         return replace(self.found(), at=self._clock.time())

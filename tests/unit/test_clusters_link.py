@@ -14,7 +14,7 @@ from virtualtime import VirtualClock
 
 from bridge.clusters.link import ClusterLink
 from bridge.telemetry import Metrics
-from pbs_adapter.errors import Fenced, OutcomeUnknown, Unreachable
+from pbs_adapter.errors import Fenced, OutcomeUnknown, PbsUnavailable, Unreachable
 from pbs_adapter.models import JobOptions, JobRef, JobRequest, LogQuery, Observation, PbsView
 
 ACCOUNTS = [
@@ -249,6 +249,51 @@ async def test_files_that_hang_are_told_of_and_only_that_account_waits() -> None
         s.pbs.put("chem", Observation("u2"))
         await s.clock.advance(1)
         assert s.link.trouble("chem") == ""
+
+
+async def test_a_census_that_is_fresh_is_not_asked_for_and_an_old_one_is_once() -> None:
+    async with scene() as s:
+        await s.clock.advance(2)
+        before = len(s.pbs.censuses)
+        await s.link.census_now()
+        assert len(s.pbs.censuses) == before
+        await s.clock.advance(4)
+        first = s.link.census
+        several = [asyncio.ensure_future(s.link.census_now()) for _ in range(5)]
+        await s.clock.advance(0.1)
+        assert all(task.done() for task in several)
+        assert s.pbs.censuses[before:] == [True]
+        assert s.link.census is not first
+        assert (s.link.census_age() or 0.0) < 1
+        await s.clock.advance(58)  # and the whole one comes when it is due
+        assert s.pbs.censuses[before:] == [True, False]
+
+
+async def test_a_census_that_does_not_come_is_waited_for_a_moment_and_doubted() -> None:
+    async with scene() as s:
+        await s.clock.advance(10)
+        s.pbs.census_takes = 20.0
+        asking = asyncio.ensure_future(s.link.census_now())
+        await s.clock.advance(2.5)
+        assert not asking.done()
+        await s.clock.advance(1)
+        assert asking.done()
+        assert s.link.census_doubt == "PBS has not answered within 3 s"
+        await s.clock.advance(20)
+        assert s.link.census_doubt == ""  # it came after all
+
+
+async def test_a_budget_that_is_used_up_is_told_and_not_hammered() -> None:
+    async with scene() as s:
+        await s.clock.advance(10)
+        s.pbs.census_error = PbsUnavailable("the budget of PBS connections per minute is used up")
+        before = len(s.pbs.censuses)
+        for _ in range(20):
+            asking = asyncio.ensure_future(s.link.census_now())
+            await s.clock.advance(1)
+            assert asking.done()
+        assert "budget" in s.link.census_doubt
+        assert len(s.pbs.censuses) - before <= 5  # in twenty seconds
 
 
 @pytest.mark.parametrize(("namespace", "account"), [("chem-1", "chem"), ("lab", "chem"), ("laboratory", "rest")])

@@ -41,6 +41,15 @@ class Link:
         self.census = seen
         self.observations: dict[str, Observation] = {}
         self.state = GOOD
+        self.census_doubt = ""
+        self.age: float | None = None
+        self.renewals = 0
+
+    def census_age(self) -> float | None:
+        return self.age
+
+    async def census_now(self) -> None:
+        self.renewals += 1
 
     def found(self, uid: str) -> Observation | None:
         return self.observations.get(uid)

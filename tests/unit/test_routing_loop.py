@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from complexes import census, vnode
 from memorykube import MemoryKube
 from test_routing_evaluate import Link, node, pod
 from virtualtime import VirtualClock
@@ -20,6 +21,7 @@ from bridge.kube.errors import Forbidden, KubeError, Unavailable
 from bridge.routing.evaluate import Evaluator
 from bridge.routing.loop import Router
 from bridge.routing.watched import NAMESPACES, RULES
+from pbs_adapter.models import Census
 
 RULE = {
     "metadata": {"name": "all", "uid": "uid-all", "generation": 1, "resourceVersion": "1"},
@@ -194,3 +196,79 @@ async def test_gates_on_their_way_when_another_gets_no_answer_are_not_forgotten(
     async with routing(kube, clock):
         await clock.advance(60)
         assert sorted(kube.opened) == pods
+
+
+class Aging(Link):
+    """A link whose census is older than it should be; `then` is what asking anew brings."""
+
+    def __init__(self, name: str, seen: Census, then: Census | None) -> None:
+        super().__init__(name, seen)
+        self.age, self.then = 30.0, then
+
+    async def census_now(self) -> None:
+        self.renewals += 1
+        if self.then is None:
+            self.census_doubt = "PBS has not answered within 3 s"
+        else:
+            self.census, self.age, self.census_doubt = self.then, 0.0, ""
+
+
+class TwoKube(RouterKube):
+    """Two clusters."""
+
+    async def list(
+        self, path: str, *, field_selector: str | None = None, label_selector: str | None = None
+    ) -> tuple[Items, str]:
+        """Both nodes, and a rule that has both."""
+        if path == RULES:
+            candidates = [{"cluster": "alpha", "weight": 50}, {"cluster": "beta"}]
+            return [RULE | {"spec": {"mode": "must", "candidates": candidates}}], "1"
+        if path == paths.nodes():
+            nodes = [node("pbs-alpha"), node("pbs-beta")]
+            for each in nodes:
+                each["metadata"] |= {"uid": f"uid-{each['metadata']['name']}", "resourceVersion": "1"}
+            return nodes, "1"
+        return await super().list(path, field_selector=field_selector, label_selector=label_selector)
+
+
+def sent(events: Events) -> dict[str, int]:
+    """How many pods were routed where."""
+    texts = [text for _, reason, text in events.seen if reason == reasons.ROUTED]
+    return {name: sum(f"released to cluster {name}" in text for text in texts) for name in ("alpha", "beta")}
+
+
+@asynccontextmanager
+async def two(clock: VirtualClock, kube: RouterKube, *links: Aging) -> AsyncIterator[Events]:
+    events = Events()
+    router = Router(
+        kube, {link.settings.name: link for link in links}, {"alpha": {}, "beta": {}}, events, clock, namespace="x"
+    )
+    task = asyncio.ensure_future(router.run())
+    try:
+        yield events
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_another_user_filled_since_the_last_census_gets_none_of_a_burst() -> None:
+    clock = VirtualClock()
+    kube = TwoKube(clock, *(f"p{number:02}" for number in range(50)))
+    idle, full = census(*(vnode(f"h{n}", 64) for n in range(8))), census(*(vnode(f"h{n}", 64, 64) for n in range(8)))
+    alpha, beta = Aging("alpha", idle, full), Aging("beta", idle, idle)
+    async with two(clock, kube, alpha, beta) as events:
+        await clock.advance(30)
+        assert sent(events) == {"alpha": 0, "beta": 50}
+        assert (alpha.renewals, beta.renewals) == (1, 1)
+
+
+async def test_a_census_that_does_not_come_holds_up_nobody_and_is_told() -> None:
+    clock = VirtualClock()
+    kube = TwoKube(clock, *(f"p{number:02}" for number in range(8)))
+    idle = census(*(vnode(f"h{n}", 64) for n in range(8)))
+    async with two(clock, kube, Aging("alpha", idle, None), Aging("beta", idle, idle)) as events:
+        await clock.advance(30)
+        assert sum(sent(events).values()) == 8
+        text = next(text for _, reason, text in events.seen if reason == reasons.ROUTED)
+        assert "what is known of alpha is 30 s old: PBS has not answered within 3 s" in text
