@@ -186,6 +186,7 @@ class Agent:
         link.on_change.append(pods.wake)
         link.owner_of = pods.owner_of
         link.on_health.append(pods.wake_all)
+        link.owner_of = pods.owner_of
         view = NodePods(pods.pods, link, pods.account_of)
         gate = Gate(identity, name, self._clock.monotonic)
         tls = await self._tls(name)

@@ -5,10 +5,12 @@ Resources are typed (bytes, seconds, numbers; see parse_values); what PBS leaves
 """
 
 import re
+import sys
 from functools import lru_cache
 from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
 from .parse_json import load, render
+from .parse_split import entries
 from .parse_values import Limit, ParseError, Value, parse_limits, parse_resource
 
 _COUNTS = re.compile(r"(\w+):(\d{1,18})", re.ASCII)
@@ -127,7 +129,7 @@ def parse_queues(text: bytes) -> Dict[str, Queue]:
 
 def parse_nodes(text: bytes) -> Dict[str, Vnode]:
     """Vnodes by name of `pbsnodes -av` (without `v` PBS adds up a host's vnodes). Raises ParseError."""
-    return {name: _vnode(name, tree) for name, tree in _section(text, "nodes")}
+    return {name: _vnode(name, tree) for name, tree in entries(text, "nodes")}
 
 
 def parse_server(text: bytes) -> Server:
@@ -304,5 +306,8 @@ def _state_count(tree: Dict[str, Any]) -> Dict[str, int]:
 
 
 def _resources(tree: Dict[str, Any], name: str) -> Dict[str, Value]:
+    """Thousands of vnodes share the names."""
     inner = tree.get(name)
-    return {key: parse_resource(key, render(value)) for key, value in inner.items()} if isinstance(inner, dict) else {}
+    if not isinstance(inner, dict):
+        return {}
+    return {sys.intern(str(key)): parse_resource(key, render(value)) for key, value in inner.items()}
