@@ -22,7 +22,7 @@ def entries(text: bytes, name: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
             if len(text) > MOST_WHOLE:
                 raise
     document = load(text)
-    if not document.complete:
+    if not document.complete or (not document.valid and name not in document.tree):
         raise ParseError(document.problem)
     section = document.tree.get(name, {})
     if not isinstance(section, dict):
