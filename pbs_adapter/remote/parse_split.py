@@ -43,7 +43,7 @@ def _apart(text: bytes, name: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
             depth += 1
         elif mark in b"}]":
             if depth == 0:
-                closed = True
+                closed = not text[start : token.start()].strip(b", \t\r\n")
                 break
             depth -= 1
             if depth == 0:
