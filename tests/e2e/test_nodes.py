@@ -16,7 +16,6 @@ from censuses import census, cluster
 from embedded import EmbeddedCluster
 from waiting import kubectl, running, until
 
-from bridge.api import names
 from bridge.clusters.link import ClusterLink
 from bridge.kube import Json, errors, paths
 from bridge.kube.client import KubeClient, connect
@@ -203,14 +202,18 @@ async def test_an_operators_work_survives_a_restart(control_plane: ControlPlane,
     assert node["status"]["capacity"]["example.com/dongle"] == "4"
 
 
-async def test_what_the_settings_no_longer_say_goes_and_the_provider_id_stays(nodes: tuple[Node, Node]) -> None:
+async def test_what_the_settings_no_longer_say_goes_and_the_provider_id_stays(
+    control_plane: ControlPlane, nodes: tuple[Node, Node]
+) -> None:
     """Of a node that an earlier version registered, too."""
     one, _ = nodes
-    name, zone = paths.node(one.name), "topology.kubernetes.io/zone"
+    zone = "topology.kubernetes.io/zone"
     assert (await one.get())["spec"]["providerID"] == f"hpc-bridge://1-2-3/{one.name}"
     await one.kill()
-    was = {"labels": {zone: one.name}, "annotations": {names.OWN_LABELS: None, names.OWN_RESOURCES: None}}
-    await one.kube.patch(name, {"metadata": was}, kind="merge")
+    labels = (await one.get())["metadata"]["labels"] | {zone: one.name}
+    await kubectl(control_plane, "delete", "node", one.name)
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": one.name, "labels": labels}, "spec": {}}
+    await one.kube.create(paths.nodes(), body)
     domains = tuple(v._replace(available={**v.available, "ngpus": 1}) for v in one.census.vnodes[:2])
     one.census = replace(one.census, vnodes=domains)
     one.settings = {"resources": {"nvidia.com/gpu": "ngpus"}, "labels": {"team": "chemistry"}, "overcommit": 3}
