@@ -54,13 +54,13 @@ class Events:
         self.seen.append((kind, reason, message))
 
 
-async def submit(link: Link, record: Record) -> Events:
+async def submit(link: Link, record: Record, thing: dict[str, Any] = THING) -> Events:
     events, clock = Events(), VirtualClock(NOW)
     scene = Scene(
         kube=None, link=link, events=events, inputs=InputSource(None, clock), clock=clock,  # type: ignore[arg-type]
         cluster=CLUSTER, instance="i", facts=lambda: NodeFacts("pbs-alpha"), observe_submit=lambda _seconds: None,
     )  # fmt: skip
-    await act(scene, Submit(), THING, plan(THING, CLUSTER), JobRef("default", UID), record)
+    await act(scene, Submit(), thing, plan(thing, CLUSTER), JobRef("default", UID), record)
     return events
 
 
@@ -135,6 +135,19 @@ async def test_what_pbs_refuses_fails_the_pod_with_its_words() -> None:
     await submit(Link(errors.Rejected("qsub: Unknown queue")), record)
     assert record.failure is not None
     assert (record.failure.reason, record.failure.message) == ("PBSRejected", "qsub: Unknown queue")
+
+
+async def test_what_pbs_refuses_of_a_replica_set_waits_and_is_tried_again() -> None:
+    record = Record()
+    owned = {**THING["metadata"], "ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}
+    thing = {**THING, "metadata": owned, "spec": {**THING["spec"], "restartPolicy": "Always"}}
+    events = await submit(Link(errors.Rejected("qsub: Queue is not enabled")), record, thing)
+    assert record.failure is None
+    assert record.hold is not None
+    assert (record.hold.reason, record.retry_at) == ("PBSRejected", NOW + 300)
+    assert events.seen == [("Warning", "PBSRejected", "qsub: Queue is not enabled")]
+    await submit(Link(), record, thing)  # the queue is enabled again
+    assert (record.hold, record.failure) == (None, None)
 
 
 async def test_an_account_that_obeys_another_agent_ends_no_pod() -> None:
