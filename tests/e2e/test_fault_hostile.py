@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 
 from faultkit import counting, helpers, kill_helper, settings_of_alpha
-from world import World, container, job_annotation, pod, until
+from world import World, container, job_annotation, pod, shared, until
 
 from bridge.testbed.files import shipped
 from bridge.testbed.kubectl import find_kubectl
@@ -160,7 +160,7 @@ def test_a_forged_status_is_unknown_and_never_a_success(bridge: World) -> None:
     assert after["status"]["phase"] == "Running"
     assert container(after)["restartCount"] == 0
     assert helpers(cluster) == pids
-    cluster.run(f"rm -rf {folder}/status.json; touch ~/spoilt.go")
+    cluster.run(f"rm -rf {folder}/status.json; touch {shared(cluster)}/spoilt.go")
     ended = bridge.wait_phase("spoilt", "Failed")
     assert container(ended)["state"]["terminated"]["exitCode"] == 3
 
