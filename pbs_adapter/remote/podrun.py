@@ -6,11 +6,11 @@ embedded PBS under load, see podrun_simulate.
 """
 
 import os
-import shutil
 import sys
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from . import podrun_files
 from .output import Output
 from .podrun_loop import Clock, PodRun, Signals
 from .podrun_process import become_subreaper, start_guard
@@ -67,7 +67,7 @@ def take(directory: str, job_id: str) -> Tuple[Pod, StatusFile]:
     try:
         return load(directory), status
     except SpecError as error:
-        shutil.rmtree(os.path.join(directory, "secrets"), ignore_errors=True)
+        podrun_files.remove_tree(os.path.join(directory, "secrets"))
         status.write(_unreadable(os.path.basename(directory), job_id, str(error)))
         raise NotTaken(1, str(error)) from error
 

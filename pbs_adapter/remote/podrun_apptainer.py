@@ -25,8 +25,9 @@ from .podrun_gate import Gate
 from .podrun_process import Exit, Launch, Process, exit_of, mirrored
 from .podrun_runtime import Places, Runtime, StartFailed
 from .podrun_sif import working_directory
-from .podrun_spec import Container, Mount
-from .podrun_volumes import message_path, mount_point, root_of, sub_path
+from .podrun_spec import Container
+from .podrun_verify import Verifier
+from .podrun_volumes import binds, close, message_path
 
 PROGRAMS = ("apptainer", "singularity")
 FAILED = 255  # apptainer's own status when it cannot run the command
@@ -76,20 +77,25 @@ class Apptainer(Runtime):
             file.write(shellenv.script(env, in_dev))
         os.mkfifo(gate, 0o600)
         options = self._options(container, places)
-        ordered = sorted(container.mounts, key=lambda mount: mount.path.count("/"))
-        for mount in ordered:
-            options += self._mount(mount, ordered, places)
-        if message and in_dev is None:
-            options += self._bind(places.message, message, False)
+        found = binds(container, places, "" if in_dev else message)
+        verifier = None
+        try:
+            for bind in found:
+                options += self._bind(bind.pin.path, bind.pin.target, bind.read_only)
+            unsure = [bind.pin for bind in found if bind.nested or bind.pin.exposed]
+            if unsure:
+                verifier = Verifier([(pin.descriptor, pin.target) for pin in unsure])
+        finally:
+            close(found)
         options += self._bind(script, shellenv.SCRIPT, True) + self._bind(gate, shellenv.GATE, False)
         action = "run" if container.image_command else "exec"
         argv = [self._program, "--silent", action] + options + [str(container.image_path)]
         own = {b"PATH": self._path, b"HOME": os.environb.get(b"HOME", b"/"), b"TMPDIR": os.fsencode(places.scratch)}
         words = tuple(os.fsencode(word) for word in argv) + container.argv
-        return Launch(words, own, "/", scratch=places.scratch, message=in_dev)
+        return Launch(words, own, "/", scratch=places.scratch, message=in_dev, verifier=verifier)
 
     def process(self, popen: "subprocess.Popen[bytes]", launch: Launch) -> Process:
-        return ApptainerProcess(popen, launch.scratch, launch.message)
+        return ApptainerProcess(popen, launch.scratch, launch.message, launch.verifier)
 
     def judged(self, result: Exit, output: bytes) -> Exit:
         """A command that apptainer could not run has not been started."""
@@ -121,14 +127,9 @@ class Apptainer(Runtime):
             options.append(_GPU_FLAGS[container.gpus])
         return options
 
-    def _mount(self, mount: Mount, others: Sequence[Mount], places: Places) -> List[str]:
-        source = volume = root_of(places.directory, mount)
-        if mount.sub_path:
-            source = sub_path(volume, mount)
-        mount_point(mount, source, others, places)
-        return self._bind(source, mount.path, mount.read_only)
-
     def _bind(self, source: str, path: str, read_only: bool) -> List[str]:
+        if any(ord(letter) < 32 for letter in source + path):
+            raise StartFailed("%r or %r cannot be given to apptainer: it has a control character" % (source, path))
         if "--mount" in self._flags:
             fields = ["type=bind", "source=" + source, "destination=" + path] + (["ro"] if read_only else [])
             line = io.StringIO()
@@ -142,10 +143,16 @@ class Apptainer(Runtime):
 class ApptainerProcess(Process):
     """The container is over when apptainer's parent process is: it waits for init and unmounts the image."""
 
-    def __init__(self, popen: "subprocess.Popen[bytes]", scratch: str, message: Optional[str]) -> None:
+    def __init__(
+        self,
+        popen: "subprocess.Popen[bytes]",
+        scratch: str,
+        message: Optional[str],
+        verifier: Optional[Verifier] = None,
+    ) -> None:
         super().__init__(popen)
         self._scratch = scratch
-        self._gate = Gate(os.path.join(scratch, "gate"), popen.pid, message)
+        self._gate = Gate(os.path.join(scratch, "gate"), popen.pid, message, verifier)
         self._main: Optional[int] = None
         self._terminating: Optional[float] = None
         self._killing: Optional[float] = None
@@ -168,6 +175,8 @@ class ApptainerProcess(Process):
             with open(os.path.join(self._scratch, "termination-log"), "wb") as file:
                 file.write(message)
         self._exit = mirrored(os.WEXITSTATUS(status)) if os.WIFEXITED(status) else exit_of(status)
+        if self._gate.wrong:
+            self.problem, self._exit = self._gate.wrong, Exit(128, None, started=False)
 
     def _end_helpers(self) -> None:
         """FUSE programs whose mount is gone; nobody else ends them."""
@@ -178,6 +187,8 @@ class ApptainerProcess(Process):
 
     def poll(self) -> Optional[Exit]:
         if self._exit is None:
+            if self._gate.wrong:
+                self.kill()
             if self._main is None and self._gate.init is not None:
                 self._main = processes.first_child(self._gate.init)
             if self._terminating is not None and (self._main or time.monotonic() - self._terminating > PATIENCE):

@@ -13,18 +13,21 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from typing import Dict, List, Optional, Tuple
 
 from . import podrun_process as processes
 from .podrun_process import Exit, Launch, Process, exit_of, mirrored
 from .podrun_root import Root
-from .podrun_runtime import Places, Runtime
-from .podrun_spec import Container, Mount
-from .podrun_volumes import message_path, mount_point, pin, root_of, sub_path
+from .podrun_runtime import Places, Runtime, StartFailed
+from .podrun_spec import Container
+from .podrun_verify import Verifier
+from .podrun_volumes import Bind, binds, close, message_path
 
 # What glibc's loader and libraries obey before main(): such a variable must meet the container only (ld.so(8)).
 _LOADER_PREFIXES = (b"LD_", b"MALLOC_", b"GLIBC_", b"GCONV_", b"LOCALDOMAIN", b"LOCPATH", b"NLSPATH", b"RES", b"HOSTAL")
 _CLEAN = {b"PATH": b"/usr/bin:/bin"}
+SETTLE = 0.2
 
 
 class Bubblewrap(Runtime):
@@ -37,57 +40,67 @@ class Bubblewrap(Runtime):
         self._binds_descriptors: Optional[bool] = None
 
     def command(self, container: Container, places: Places, env: Dict[bytes, bytes]) -> Launch:
-        """Write the options and start in `/`; `launch.fds` are the options, the status pipe, then pinned subPaths."""
-        pinned: List[int] = []
+        """Write the options and start in `/`.
+
+        A mount whose path other containers may exchange is given by descriptor where bubblewrap takes such. Else it is
+        given by path, and the container is held before its command until what it sees there has been compared with the
+        descriptor; so is what lies in another volume, where bubblewrap always goes by path.
+        """
+        message = message_path(container, places)
+        found = binds(container, places, message)
         reader, writer = os.pipe()
+        verifier = None
         try:
-            options = self._options(container, places, pinned)
+            given = [bind.pin.descriptor for bind in found if bind.pin.exposed and self._can_pin()]
+            unsure = [b.pin for b in found if b.nested or (b.pin.exposed and b.pin.descriptor not in given)]
+            options = self._options(container, places, found, given, message)
             loader = {name: value for name, value in env.items() if name.startswith(_LOADER_PREFIXES)}
             for name, value in sorted(loader.items()):
                 options += [b"--setenv", name, value]
             options += [b"--json-status-fd", b"%d" % writer]
-            arguments = _descriptor(b"".join(option + b"\0" for option in options), places.scratch)
+            inherited = [writer] + given
+            if unsure:
+                verifier = Verifier([(pin.descriptor, pin.target) for pin in unsure])
+                options += [b"--block-fd", b"%d" % verifier.held]
+            arguments = _descriptor(options, places.scratch)
         except BaseException:
-            for descriptor in [reader, writer] + pinned:
-                os.close(descriptor)
+            close(found)
+            os.close(reader)
+            os.close(writer)
+            if verifier is not None:
+                verifier.close()
             raise
         argv = (os.fsencode(self._path), b"--args", b"%d" % arguments, b"--") + container.argv
         rest = {name: value for name, value in env.items() if name not in loader}
-        given = (arguments, writer) + tuple(pinned)
-        return Launch(argv, rest, "/", given, given, reader)
+        inherited.append(arguments)
+        later = tuple([bind.pin.descriptor for bind in found] + [writer, arguments])
+        passed = tuple(inherited + ([verifier.held] if verifier is not None else []))
+        return Launch(argv, rest, "/", passed, later, reader, verifier=verifier)
 
     def process(self, popen: "subprocess.Popen[bytes]", launch: Launch) -> Process:
-        return BubblewrapProcess(popen, launch.status)
+        process = BubblewrapProcess(popen, launch.status, launch.verifier)
+        process.settle()
+        return process
 
     def failure(self, container: Container, output: bytes) -> str:
         last = output.decode("utf-8", "replace").strip().rpartition("\n")[2]
         return last.replace("bwrap: ", "", 1)
 
-    def _options(self, container: Container, places: Places, pinned: List[int]) -> List[bytes]:
+    def _options(
+        self, container: Container, places: Places, found: List[Bind], given: List[int], message: str
+    ) -> List[bytes]:
         root = Root()
-        message = message_path(container, places)
-        ordered = sorted(container.mounts, key=lambda mount: mount.path.count("/"))
-        root.host_tree([mount.path for mount in ordered], [path for path in (message, container.cwd) if path])
+        targets = [bind.pin.target for bind in found if bind.pin.target != message]
+        root.host_tree(targets, [path for path in (message, container.cwd) if path])
         if not container.read_only_root:
             os.makedirs(places.tmp, mode=0o700, exist_ok=True)
             root.bind(places.tmp, "/tmp", read_only=False)
-        for mount in ordered:
-            self._mount(root, mount, ordered, places, pinned)
-        if message:
-            root.bind(places.message, message, read_only=False)
+        for bind in found:
+            if bind.pin.descriptor in given:
+                root.bind_descriptor(bind.pin.descriptor, bind.pin.target, bind.read_only)
+            else:
+                root.bind(bind.pin.path, bind.pin.target, bind.read_only)
         return root.finished(container.cwd or "/", container.read_only_root)
-
-    def _mount(self, root: Root, mount: Mount, others: List[Mount], places: Places, pinned: List[int]) -> None:
-        source = volume = root_of(places.directory, mount)
-        if mount.sub_path:
-            source = sub_path(volume, mount)
-        mount_point(mount, source, others, places)
-        if mount.sub_path and self._can_pin():
-            descriptor = pin(volume, source)
-            pinned.append(descriptor)
-            root.bind_descriptor(descriptor, mount.path, mount.read_only)
-        else:
-            root.bind(source, mount.path, mount.read_only)
 
     def _can_pin(self) -> bool:
         if self._binds_descriptors is None:
@@ -96,8 +109,11 @@ class Bubblewrap(Runtime):
         return self._binds_descriptors
 
 
-def _descriptor(content: bytes, directory: str) -> int:
-    """A readable descriptor of an unnamed file with `content`."""
+def _descriptor(options: List[bytes], directory: str) -> int:
+    """A readable descriptor of an unnamed file with `options`, each ended by a NUL, as --args wants them."""
+    if any(b"\0" in option for option in options):
+        raise StartFailed("a NUL in an option of bubblewrap")
+    content = b"".join(option + b"\0" for option in options)
     descriptor, path = tempfile.mkstemp(dir=directory)
     os.unlink(path)
     with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -114,9 +130,10 @@ class BubblewrapProcess(Process):
     signal whenever such a signal exists (a shell that reports its child's death looks the same, here as elsewhere).
     """
 
-    def __init__(self, popen: "subprocess.Popen[bytes]", status: int) -> None:
+    def __init__(self, popen: "subprocess.Popen[bytes]", status: int, verifier: Optional[Verifier] = None) -> None:
         super().__init__(popen)
         self._status = status
+        self._verifier = verifier
         self._reports = b""
         self._init: Optional[int] = None
         self._main: Optional[int] = None
@@ -153,7 +170,7 @@ class BubblewrapProcess(Process):
         if pid == self._popen.pid:
             self._popen.returncode = status
             self._outer_alive = False
-            if "exit-code" in report:
+            if "exit-code" in report and not self.problem:
                 self._result = mirrored(report["exit-code"])
             elif os.WIFEXITED(status):
                 self._result = Exit(128, None, started=False)
@@ -168,9 +185,38 @@ class BubblewrapProcess(Process):
         if self._exit is not None and self._status >= 0:
             os.close(self._status)
             self._status = -1
+        if self._exit is not None:
+            self._give_up_looking()
+
+    def _give_up_looking(self) -> None:
+        if self._verifier is not None:
+            self._verifier.close()
+            self._verifier = None
+
+    def _verify(self, verifier: Verifier) -> None:
+        """Let the command start, or end it, once the container's file tree can be seen."""
+        if self._init is None:
+            self._read_reports()
+        verdict = verifier.look(self._init)
+        if verdict is None:
+            return
+        if verdict:
+            self.problem = verdict
+            self._result = Exit(128, None, started=False)
+            self.kill()
+        self._give_up_looking()
+
+    def settle(self) -> None:
+        """Usually the file tree is there within milliseconds; if not, `poll` goes on looking."""
+        until = time.monotonic() + SETTLE
+        while self._verifier is not None and self._exit is None and time.monotonic() < until:
+            self._verify(self._verifier)
+            time.sleep(0.002)
 
     def poll(self) -> Optional[Exit]:
         if self._exit is None:
+            if self._verifier is not None:
+                self._verify(self._verifier)
             self._find_main()
             if self._terminating and self._main is not None:
                 self._terminating = False

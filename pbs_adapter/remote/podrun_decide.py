@@ -8,9 +8,10 @@ Times are seconds on the clock that stands still while PBS has the job suspended
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from .podrun_spec import Backoff, Pod
+from .podrun_spec import MINIMUM_GRACE, Backoff, Pod
 
-PBS_GRACE = 8.0  # the server's kill_delay is 10 s by default, and the final status must be on disk before it is over
+KILL_DELAY = 10.0  # PBS's default: seconds between its SIGTERM and its SIGKILL
+LAST_STATUS = 2.0  # of them for the final status to be on disk
 
 
 class Seen(NamedTuple):
@@ -106,10 +107,16 @@ def walltime_end(pod: Pod) -> Tuple[float, float]:
     return end, max(0.0, min(pod.grace, walltime - min(pod.end_margin, walltime / 4) - end))
 
 
+def pbs_grace(pod: Pod) -> float:
+    """Seconds for the containers once PBS has sent SIGTERM: what its queue's kill_delay leaves, half of a short one."""
+    delay = KILL_DELAY if pod.kill_delay is None else max(0.0, pod.kill_delay)
+    return min(pod.grace, max(delay - LAST_STATUS, delay / 2))
+
+
 def why_end(pod: Pod, at: Situation, ending: Optional[Ending]) -> Optional[Ending]:
     """The pod's ending after looking at `at`: the first cause stays, its SIGKILL may only come earlier."""
     for reason, message, grace in _causes(pod, at):
-        kill_at = at.now + grace
+        kill_at = at.now + (grace if reason == "PBSJobDeleted" else max(MINIMUM_GRACE, grace))
         if ending is None:
             ending = Ending(reason, message, at.now, kill_at)
         elif kill_at < ending.kill_at and reason in ("PBSJobDeleted", "Stopped"):
@@ -122,9 +129,7 @@ def _causes(pod: Pod, at: Situation) -> List[Tuple[str, str, float]]:
     if at.stop_grace is not None:
         causes.append(("Stopped", "The pod was stopped on request.", at.stop_grace))
     if at.signalled:
-        causes.append(
-            ("PBSJobDeleted", "PBS sent SIGTERM: the job was deleted or preempted.", min(PBS_GRACE, pod.grace))
-        )
+        causes.append(("PBSJobDeleted", "PBS sent SIGTERM: the job was deleted or preempted.", pbs_grace(pod)))
     if at.full:
         text = "The spool takes no more (%s): output would be lost, so the pod was ended." % at.full
         causes.append(("SpoolFull", text, pod.grace))

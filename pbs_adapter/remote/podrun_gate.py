@@ -10,15 +10,19 @@ import threading
 from typing import List, Optional, Tuple
 
 from . import podrun_process as processes
+from .podrun_verify import Verifier
 
 TAIL = 8192
 
 
 class Gate(threading.Thread):
-    """Starts at once. `init`: the first process of the container; `helpers`: FUSE programs that serve its image."""
+    """Starts at once. `init`: the first process of the container; `helpers`: FUSE programs that serve its image;
+    `wrong`: why the command must not start. The gate then stays shut."""
 
-    def __init__(self, pipe: str, parent: int, message: Optional[str]) -> None:
+    def __init__(self, pipe: str, parent: int, message: Optional[str], verifier: Optional[Verifier] = None) -> None:
         super().__init__(name="gate", daemon=True)
+        self.wrong = ""
+        self._verifier, self._writer = verifier, -1
         self.init: Optional[int] = None
         self.helpers: Tuple[int, ...] = ()
         self._pipe, self._parent, self._message = pipe, parent, message
@@ -29,23 +33,24 @@ class Gate(threading.Thread):
     def run(self) -> None:
         """Wait for the container, look, let it go on."""
         try:
-            writer = os.open(self._pipe, os.O_WRONLY | os.O_CLOEXEC)
+            self._writer = os.open(self._pipe, os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
             print("podrun: gate: %s" % error, flush=True)
             return
         try:
             if not self._over:
                 self._look()
-            os.write(writer, b"\n")
+            if not self.wrong:
+                os.write(self._writer, b"\n")
         except OSError as error:  # it ended meanwhile
             print("podrun: gate: %s" % error, flush=True)
-        finally:
-            os.close(writer)
 
     def _look(self) -> None:
         children = [entry.pid for entry in processes.processes() if entry.parent == self._parent]
         first = [pid for pid in children if _is_first(pid)]
         self.helpers = tuple(pid for pid in children if pid not in first)
+        if self._verifier is not None:
+            self.wrong = self._verifier.wrong(first[0]) if first else "the container's first process was not found"
         if first and self._message is not None:
             self._held = _open_as(first[0], self._message)
         self.init = first[0] if first else None
@@ -58,6 +63,11 @@ class Gate(threading.Thread):
         except OSError:
             pass
         self.join(10.0)
+        if self._verifier is not None:
+            self._verifier.close()
+        if self._writer >= 0:
+            os.close(self._writer)  # not before: an end of the pipe is no leave to go on
+            self._writer = -1
         if self._held < 0:
             return b""
         with os.fdopen(self._held, "rb") as file:

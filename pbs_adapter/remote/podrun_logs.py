@@ -11,10 +11,13 @@ import collections
 import errno
 import os
 import selectors
+import stat
 import threading
 import time
 import traceback
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+
+from . import podrun_files as files
 
 MAX_LINE = 16 * 1024
 MAX_FILE = 10 * 1024 * 1024
@@ -66,6 +69,7 @@ class LogFile:
 
     def __init__(self, directory: str, run: int, max_file: int = MAX_FILE) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
+        _check_folder(directory)
         _forget(directory, run)
         self._path = os.path.join(directory, "%d.log" % run)
         self._max = max_file
@@ -75,9 +79,13 @@ class LogFile:
         self.full = ""  # why the file system takes no more
 
     def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(self._path, flags, 0o600)
-        self._size = os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not an ordinary file", self._path)
+        self._size = status.st_size
         return descriptor
 
     def write(self, data: bytes) -> None:
@@ -119,6 +127,11 @@ class LogFile:
     def close(self) -> None:
         self.sync()
         os.close(self._file)
+
+
+def _check_folder(directory: str) -> None:
+    """Neither `logs` nor the container's folder in it may be a link. Raises OSError."""
+    os.close(files.open_folder(*os.path.split(directory)))
 
 
 def _forget(directory: str, run: int) -> None:

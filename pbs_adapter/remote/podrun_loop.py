@@ -6,7 +6,6 @@ The loop wakes for each signal and at least every 0.25 s. Blocking work (logs) i
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import tempfile
@@ -14,7 +13,7 @@ import time
 import traceback
 from typing import Any, Dict, List, Optional
 
-from . import podrun_numa, podrun_process, podrun_setup
+from . import podrun_files, podrun_numa, podrun_orders, podrun_process, podrun_setup
 from .podrun_decide import Decision, Ending, Seen, Situation, decide, ended_result, exit_status, why_end
 from .podrun_logs import LogPump
 from .podrun_run import Run, runtimes_for, start
@@ -25,6 +24,7 @@ from .podrun_status import StatusFile
 
 TICK = 0.25
 STOP_EVERY = 0.4  # seconds between looks at stop.json: two operations of the shared file system for each pod
+LIMITS_EVERY = 2.0  # the same for limits.json, which hardly any pod has
 WRITE_EVERY = 0.2
 
 
@@ -108,7 +108,7 @@ class PodRun:
         self._pump = pump or LogPump()
         self._ending: Optional[Ending] = None
         self._stop_grace: Optional[float] = None
-        self._stop_read = 0.0
+        self._stop_read = self._limits_read = 0.0
         self._shown = self._phase = ""
         self._written = 0.0
 
@@ -200,7 +200,11 @@ class PodRun:
         """Stop requests, PBS's signal, deadline and walltime."""
         if self._signals.terminated or self._clock.now - self._stop_read >= STOP_EVERY:
             self._stop_read = self._clock.now
-            self._stop_grace = read_stop(self._directory, self._pod.grace)
+            self._stop_grace = podrun_orders.stop_grace(self._directory, self._pod.grace)
+        if self._clock.now - self._limits_read >= LIMITS_EVERY:
+            self._limits_read = self._clock.now
+            deadline = podrun_orders.deadline(self._directory, self._pod.deadline)
+            self._pod = self._pod._replace(deadline=deadline)
         situation = Situation(
             now=self._clock.now,
             started=self._clock.started,
@@ -213,13 +217,13 @@ class PodRun:
 
     def _finish(self, result: str) -> int:
         """Nothing runs any more: leave the final status and no secrets."""
-        shutil.rmtree(os.path.join(self._directory, "secrets"), ignore_errors=True)
+        podrun_files.remove_tree(os.path.join(self._directory, "secrets"))
         deadline = time.monotonic() + 60.0
         while not self._write("Ended", Decision(result=result)) and time.monotonic() < deadline:
             time.sleep(1.0)
         self._status.release()
         if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            podrun_files.remove_tree(self._scratch)
         return exit_status(result, self._seen())
 
     def _write(self, phase: str, decision: Decision) -> bool:
@@ -252,26 +256,3 @@ class PodRun:
             return False
         self._shown, self._phase = shown, phase
         return True
-
-
-def read_stop(directory: str, default: float) -> Optional[float]:
-    """Grace period of stop.json, `default` when it says none, None without the file.
-
-    The folder is opened first: an NFS client then asks the server anew instead of remembering that the
-    file was missing.
-    """
-    try:
-        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        descriptor = os.open("stop.json", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
-        return None
-    finally:
-        os.close(folder)
-    try:
-        with os.fdopen(descriptor, "rb") as file:
-            return max(0.0, float(json.loads(file.read(65536).decode("utf-8"))["grace"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return default

@@ -11,6 +11,8 @@ import signal
 import subprocess
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from .podrun_verify import Verifier
+
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -18,7 +20,8 @@ class Launch(NamedTuple):
     """How to start one container: the program, its exact environment, and the descriptors it inherits.
 
     `close` are descriptors of podrun that have no use after the start; `status` is where the runtime reports, or -1.
-    `scratch` is the container's own folder, `message` its terminationMessagePath, for runtimes that need them later.
+    `scratch` is the container's own folder, `message` its terminationMessagePath, `verifier` what compares its mounts
+    with what they should be: for runtimes that need them later.
     """
 
     argv: Tuple[bytes, ...]
@@ -29,6 +32,7 @@ class Launch(NamedTuple):
     status: int = -1
     scratch: str = ""
     message: Optional[str] = None
+    verifier: Optional[Verifier] = None
 
 
 class Exit(NamedTuple):
@@ -78,10 +82,14 @@ def spawn(launch: Launch, stdout: int, stderr: int) -> "subprocess.Popen[bytes]"
     except OSError:
         if launch.status >= 0:
             os.close(launch.status)
+        if launch.verifier is not None:
+            launch.verifier.close()
         raise
     finally:
         for descriptor in launch.close:
             os.close(descriptor)
+        if launch.verifier is not None:
+            launch.verifier.hand_over()
 
 
 def processes() -> List[Entry]:
@@ -171,8 +179,10 @@ class Process:
     """A started container. The loop hands in every reaped child and asks `poll` until it returns an `Exit`.
 
     This class is the plain case: podrun's direct child is the container's main process, its process group the
-    container. Other runtimes override what differs.
+    container. Other runtimes override what differs. `problem`: why podrun itself did not let the command start.
     """
+
+    problem = ""
 
     def __init__(self, popen: "subprocess.Popen[bytes]") -> None:
         self._popen = popen

@@ -6,8 +6,12 @@ folder that would hold them is rebuilt as an empty one with each entry of the ho
 
 import glob
 import os
+import re
 from typing import Dict, List, Sequence
 
+from .podrun_runtime import StartFailed
+
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
 SHOWN = ("/usr", "/etc", "/opt")
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Files of /etc that are often links to where programs of the system keep them (systemd-resolved, for example).
@@ -37,7 +41,12 @@ class Root:
         self._rebuilt: List[str] = []
 
     def _add(self, *options: str) -> None:
-        self._options += [os.fsencode(option) for option in options]
+        """Options are joined by NUL later: one with a NUL in it would be several. None may have other controls either,
+        as all of them come from pod.json or are names of this host's files."""
+        for option in options:
+            if _CONTROL.search(option):
+                raise StartFailed("%r cannot be given to bubblewrap: it has a control character" % option)
+            self._options.append(os.fsencode(option))
 
     def host_tree(self, mounts: Sequence[str], others: Sequence[str] = ()) -> None:
         """The host's programs and settings, and room for mount points at `mounts` and for `others`."""
@@ -94,6 +103,8 @@ class Root:
         self._rebuilt.append(folder)
         for name in names:
             path = os.path.join(folder, name)
+            if _CONTROL.search(name):
+                continue  # nobody needs it, and no option can hold it
             if os.path.islink(path):
                 self._add("--symlink", os.readlink(path), path)
             else:

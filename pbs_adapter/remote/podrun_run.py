@@ -1,13 +1,12 @@
 """One running container: start, its log, its end, its termination message. The loop owns a `Run` per live container."""
 
 import os
-import shutil
 import signal
 import stat
 import time
 from typing import Dict, Mapping, Optional
 
-from . import podrun_apptainer, podrun_bwrap, podrun_oom
+from . import podrun_apptainer, podrun_bwrap, podrun_files, podrun_oom
 from . import podrun_process as processes
 from .podrun_logs import ContainerLog, LogPump
 from .podrun_process import Exit, Process
@@ -68,7 +67,7 @@ class Run:
     def _message(self, result: Exit, pod: Pod) -> str:
         container, limit = self.record.container, message_limit(pod)
         if not result.started:
-            return self._runtime.failure(container, self._log.last_lines())[:limit]
+            return (self.process.problem or self._runtime.failure(container, self._log.last_lines()))[:limit]
         content = _tail_of(self._places.message, limit)
         if not content and result.code != 0 and container.message_policy == "FallbackToLogsOnError":
             content = self._log.last_lines()[-limit:]
@@ -102,7 +101,7 @@ def start(
 
 def _fresh(places: Places) -> None:
     """What a container wrote outside its volumes does not survive a restart."""
-    shutil.rmtree(places.scratch, ignore_errors=True)
+    podrun_files.remove_tree(places.scratch)
     os.makedirs(places.scratch, mode=0o700, exist_ok=True)
 
 

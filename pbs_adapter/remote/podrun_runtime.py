@@ -24,10 +24,12 @@ class StartFailed(Exception):
 
 
 class Places(NamedTuple):
-    """Where a container's things are: the pod directory (shared), and its own folder on the node's disk."""
+    """Where a container's things are: the pod directory (shared), its own folder on the node's disk, and the pod's
+    folder in the node's memory, if it has one."""
 
     directory: str
     scratch: str
+    memory: str = ""
 
     @property
     def message(self) -> str:

@@ -37,7 +37,7 @@ def quoted(value: bytes) -> bytes:
 
 def script(env: Mapping[bytes, bytes], message: Optional[str]) -> bytes:
     """The script. `message`: the file below /dev to create and to hold open at the gate."""
-    wait = b"read -r REPLY < " + quoted(GATE.encode())
+    wait = b"until read -r REPLY < " + quoted(GATE.encode()) + b"; do :; done"  # the pipe's end is no leave to go on
     if message is not None:
         wait = b"{ " + wait + b"; } > " + quoted(message.encode("utf-8"))
     lines = [wait, b"unset REPLY"]

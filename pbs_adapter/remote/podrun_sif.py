@@ -34,7 +34,8 @@ def working_directory(image: str) -> Optional[str]:
                 if used and kind == _JSON and name == b"oci-config.json" and 0 < size <= _MOST:
                     file.seek(offset)
                     path = json.loads(file.read(size).decode("utf-8")).get("WorkingDir")
-                    return os.path.normpath(path) if isinstance(path, str) and path.startswith("/") else None
+                    usable = isinstance(path, str) and path.startswith("/") and path.isprintable()
+                    return os.path.normpath(path) if usable else None
     except (OSError, ValueError, struct.error, AttributeError, OverflowError):
         pass
     return None

@@ -3,15 +3,36 @@
 pod.json is written by the bridge (version 1, docs/explanation/on-the-cluster.md); values that derive from Secrets, and
 values that are not UTF-8, are looked up in `secrets/values.json` by key. Every value becomes bytes here, exactly as the
 container will get it. A mistake raises `SpecError` with the path of the field; nothing has been started by then.
+
+The bridge refuses what is dangerous before it submits, and so does this: no text but arguments, values of variables and
+setup lines may hold a control character, since options of runtimes are joined by NUL and newline.
 """
 
 import base64
 import json
 import os
+import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from . import podrun_files as files
+
 VERSION = 1
+LARGEST = 32 << 20  # bytes of pod.json or secrets/values.json; the bridge's own bounds are a few MiB
+MOST_CONTAINERS = 256  # so that their states fit into status.json
+MINIMUM_GRACE = 2.0  # seconds between SIGTERM and SIGKILL, whatever is asked; a kubelet's minimum too
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 DEFAULT_TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+ISOLATIONS = ("required", "optional")
+HOST_TYPES = (
+    "",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
+    "CharDevice",
+    "BlockDevice",
+)
 RESTART_POLICIES = ("Never", "OnFailure", "Always")
 
 
@@ -20,7 +41,10 @@ class SpecError(Exception):
 
 
 class Mount(NamedTuple):
-    """One bind: `source` is relative to the pod directory, or a path of the cluster when `absolute` (hostPath)."""
+    """One bind: `source` is relative to the pod directory, or a path of the cluster when `absolute` (hostPath).
+
+    `allowed`: the directory of the settings that a hostPath must stay in. `in_memory`: an emptyDir of medium Memory.
+    """
 
     source: str
     absolute: bool
@@ -28,6 +52,8 @@ class Mount(NamedTuple):
     read_only: bool
     sub_path: Optional[str]
     host_type: str
+    allowed: str = ""
+    in_memory: bool = False
 
 
 class Container(NamedTuple):
@@ -73,6 +99,8 @@ class Pod(NamedTuple):
     containers: Tuple[Container, ...]
     numa_required: bool = False  # run within one NUMA domain or not at all
     numa_by_vnodes: bool = False  # PBS keeps the job on one vnode, and vnodes are domains
+    wall_required: bool = True  # a container runs behind a wall or not at all
+    kill_delay: Optional[float] = None  # seconds between PBS's SIGTERM and SIGKILL, where the queue says it
 
 
 class _Fields:
@@ -91,6 +119,8 @@ class _Fields:
             return default
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise SpecError("%s.%s has a wrong type: %s" % (self.where, key, type(value).__name__))
+        if isinstance(value, str) and _CONTROL.search(value):
+            raise SpecError("%s.%s has a control character in it" % (self.where, key))
         return value
 
     def text(self, key: str, default: Optional[str] = None) -> str:
@@ -109,10 +139,10 @@ class _Fields:
 
 def load(directory: str) -> Pod:
     """Read `directory`/pod.json and the secret values it names."""
-    fields = _Fields(_read_json(os.path.join(directory, "pod.json")), "pod.json")
+    fields = _Fields(_read_json(directory, "pod.json"), "pod.json")
     if fields.get("version", int, required=True) != VERSION:
         raise SpecError("pod.json has version %s, this podrun knows %d" % (fields.value["version"], VERSION))
-    return parse(fields.value, _secrets(os.path.join(directory, "secrets", "values.json")))
+    return parse(fields.value, _secrets(directory))
 
 
 def parse(document: Dict[str, Any], secrets: Dict[str, bytes]) -> Pod:
@@ -121,6 +151,9 @@ def parse(document: Dict[str, Any], secrets: Dict[str, bytes]) -> Pod:
     policy = fields.text("restart_policy")
     if policy not in RESTART_POLICIES:
         raise SpecError("pod.json.restart_policy is none of %s" % ", ".join(RESTART_POLICIES))
+    isolation = fields.text("isolation", "required")
+    if isolation not in ISOLATIONS:
+        raise SpecError("pod.json.isolation is none of %s" % ", ".join(ISOLATIONS))
     name = fields.text("name")
     backoff = _Fields(fields.get("crash_backoff", dict, {}), "pod.json.crash_backoff")
     containers = tuple(
@@ -131,22 +164,32 @@ def parse(document: Dict[str, Any], secrets: Dict[str, bytes]) -> Pod:
     names = [container.name for container in containers]
     if not any(container.kind == "app" for container in containers) or len(set(names)) != len(names):
         raise SpecError("pod.json.containers: at least one app container and unique names are needed")
+    if len(containers) > MOST_CONTAINERS:
+        raise SpecError("pod.json.containers: more than %d" % MOST_CONTAINERS)
     return Pod(
         uid=fields.text("uid"),
         namespace=fields.text("namespace", "default"),
         name=name,
         hostname=fields.text("hostname", name),
         restart_policy=policy,
-        grace=fields.seconds("grace", 30.0),
+        grace=max(MINIMUM_GRACE, fields.seconds("grace", 30.0)),
         deadline=fields.number("active_deadline", None),
         walltime=fields.number("walltime", None),
         end_margin=fields.seconds("end_margin", 20.0),
-        setup=tuple(str(line) for line in fields.items("setup")),
+        setup=tuple(_line(line) for line in fields.items("setup")),
         backoff=Backoff(*(backoff.seconds(key, default) for key, default in zip(Backoff._fields, Backoff()))),
         containers=containers,
         numa_required=numa.get("require", bool, False),
         numa_by_vnodes=numa.get("vnodes", bool, False),
+        wall_required=isolation == "required",
+        kill_delay=fields.number("kill_delay", None),
     )
+
+
+def _line(line: Any) -> str:
+    if not isinstance(line, str) or "\0" in line:
+        raise SpecError("pod.json.setup: a line is no text, or has a NUL")
+    return line
 
 
 def _container(fields: _Fields, secrets: Dict[str, bytes]) -> Container:
@@ -185,12 +228,27 @@ def _mount(fields: _Fields) -> Mount:
     sub_path = fields.get("sub_path", str) or None
     if not path.startswith("/") or path == "/":
         raise SpecError("%s.path must be absolute and not /" % fields.where)
-    if absolute != source.startswith("/") or ".." in source.split("/"):
+    odd = set(source.strip("/").split("/")) & {"..", "."} or ("" in source.split("/") and not absolute)
+    if absolute != source.startswith("/") or odd:
         raise SpecError("%s.source: %r does not fit absolute=%s" % (fields.where, source, absolute))
     if sub_path and (sub_path.startswith("/") or ".." in sub_path.split("/")):
         raise SpecError("%s.sub_path must be relative and without .." % fields.where)
-    read_only = fields.get("read_only", bool, False)
-    return Mount(source, absolute, path.replace("//", "/"), read_only, sub_path, fields.text("type", ""))
+    host_type, allowed = fields.text("type", ""), os.path.normpath(fields.text("allowed", "/") if absolute else "/")
+    if absolute and not (fields.value.get("allowed") and (source + "/").startswith(allowed.rstrip("/") + "/")):
+        raise SpecError("%s.allowed: %r does not hold %r" % (fields.where, allowed, source))
+    if host_type not in HOST_TYPES:
+        raise SpecError("%s.type is none of %s" % (fields.where, ", ".join(HOST_TYPES[1:])))
+    in_memory = fields.text("medium", "") == "Memory" and not absolute
+    return Mount(
+        source,
+        absolute,
+        path.replace("//", "/"),
+        fields.get("read_only", bool, False),
+        sub_path,
+        host_type,
+        allowed if absolute else "",
+        in_memory,
+    )
 
 
 def _variable(item: Any, secrets: Dict[str, bytes], where: str) -> Tuple[bytes, bytes]:
@@ -216,22 +274,21 @@ def _value(item: Any, secrets: Dict[str, bytes], where: str) -> bytes:
     return value
 
 
-def _secrets(path: str) -> Dict[str, bytes]:
-    if not os.path.exists(path):
+def _secrets(directory: str) -> Dict[str, bytes]:
+    name = "secrets/values.json"
+    if not os.path.lexists(os.path.join(directory, name)):
         return {}
-    document = _Fields(_read_json(path), "secrets/values.json")
+    document = _Fields(_read_json(directory, name), name)
     try:
         return {key: base64.b64decode(document.text(key), validate=True) for key in document.value}
     except ValueError:
         raise SpecError("secrets/values.json: a value is not base64") from None
 
 
-def _read_json(path: str) -> Any:
-    name = os.path.basename(path)
+def _read_json(directory: str, name: str) -> Any:
     try:
-        with open(path, "rb") as file:
-            return json.loads(file.read().decode("utf-8"))
+        return json.loads(files.read_bounded(directory, name, LARGEST).decode("utf-8"))
     except OSError as error:
-        raise SpecError("%s cannot be read: %s" % (name, error.strerror)) from error
-    except ValueError as error:
-        raise SpecError("%s is not JSON: %s" % (name, error)) from error
+        raise SpecError("%s cannot be read: %s" % (os.path.basename(name), error.strerror)) from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError("%s is not JSON: %s" % (os.path.basename(name), error)) from error

@@ -1,15 +1,17 @@
-"""Where a mount's content really is, found without following a container's symbolic links out of the volume.
+"""Where a mount's content really is, as an open descriptor: found without leaving the directory that it must stay in.
 
-Containers write into volumes, so everything below a volume's root is untrusted: a subPath is resolved, checked to be
-inside, and opened component by component without following links, so that a container that swaps a directory for a link
-meanwhile gains nothing. hostPath types are checked as the kubelet does.
+Containers write into volumes and hostPaths, so everything below their roots is untrusted: a path is walked component
+by component (podrun_files.walk), and what was found is held open, so that a container that swaps a directory for a link
+meanwhile gains nothing. A hostPath stays below the directory of the settings that lets it in and out of the spool; a
+subPath stays in its volume. hostPath types are checked as the kubelet does.
 """
 
-import errno
 import os
 import stat
-from typing import Callable, Dict, Sequence
+import sys
+from typing import Callable, Dict, List, NamedTuple, Sequence
 
+from . import podrun_files as files
 from .podrun_runtime import Places, StartFailed
 from .podrun_spec import Container, Mount
 
@@ -22,82 +24,126 @@ _TYPES: Dict[str, Callable[[int], bool]] = {
     "CharDevice": stat.S_ISCHR,
     "BlockDevice": stat.S_ISBLK,
 }
+_MAKES = {"DirectoryOrCreate": "directory", "FileOrCreate": "file"}
+EMPTY_DIR_MODE = 0o777  # as a kubelet's; the folders above are the account's alone
 
 
-def root_of(directory: str, mount: Mount) -> str:
-    """The volume's own path; a hostPath is created or checked as its type says."""
-    if not mount.absolute:
-        root = os.path.join(directory, mount.source)
-        if not os.path.lexists(root):
-            raise StartFailed("volume %s of mount %s does not exist" % (mount.source, mount.path))
-        return root
+class Pin(NamedTuple):
+    """What a mount shows: `descriptor` is open on it, `path` is where it was then, free of links.
+
+    `exposed`: other containers may exchange the path meanwhile, so it is no good without a look at the descriptor.
+    `foreign`: a hostPath mounted read-only: nothing is made in it.
+    """
+
+    descriptor: int
+    path: str
+    target: str  # the place in the container
+    exposed: bool
+    foreign: bool = False
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(os.fstat(self.descriptor).st_mode)
+
+
+class Bind(NamedTuple):
+    """One mount of a container. `nested`: it lies in another volume, where other containers may exchange the way."""
+
+    pin: Pin
+    read_only: bool
+    nested: bool
+
+
+def pin(mount: Mount, places: Places) -> Pin:
+    """Find what `mount` shows. The descriptor is the caller's. Raises StartFailed."""
+    chain = _host_path(mount, places) if mount.absolute else _volume(mount, places)
     try:
-        if mount.host_type == "DirectoryOrCreate":
-            os.makedirs(mount.source, mode=0o755, exist_ok=True)
-        elif mount.host_type == "FileOrCreate":
-            os.close(os.open(mount.source, os.O_WRONLY | os.O_CREAT, 0o644))
-        mode = os.stat(mount.source).st_mode
+        path = files.path_of(chain[-1])
+        if mount.sub_path:
+            chain += _sub_path(mount, chain[-1], path)
+            path = files.path_of(chain[-1])
+        exposed, foreign = mount.absolute or bool(mount.sub_path), mount.absolute and mount.read_only
+        return Pin(chain.pop(), path, mount.path, exposed, foreign)
+    finally:
+        files.close(chain)
+
+
+def _volume(mount: Mount, places: Places) -> List[int]:
+    try:
+        if mount.in_memory:
+            return [files.open_folder(os.path.join(places.memory, os.path.basename(mount.source)))]
+        return [files.open_folder(places.directory, *mount.source.split("/"))]
+    except OSError as error:
+        text = "volume %s of mount %s: %s"
+        raise StartFailed(text % (mount.source, mount.path, error.strerror)) from error
+
+
+def _host_path(mount: Mount, places: Places) -> List[int]:
+    """All descriptors from the allowed directory to the hostPath."""
+    try:
+        root = os.open(mount.allowed, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # the admin's own links
+        try:
+            names = (mount.allowed, files.path_of(root))
+            relative = os.path.relpath(mount.source, mount.allowed)
+            chain = files.walk(root, names, relative, _MAKES.get(mount.host_type, ""))
+        finally:
+            os.close(root)
+        try:
+            _check_host_path(chain, mount, places)
+        except BaseException:
+            files.close(chain)
+            raise
+    except files.Outside as error:
+        text = "hostPath %s leads out of %s by a symbolic link, and only that directory may be mounted"
+        raise StartFailed(text % (mount.source, mount.allowed)) from error
     except OSError as error:
         raise StartFailed("hostPath %s: %s" % (mount.source, error.strerror)) from error
-    known = _TYPES.get(mount.host_type)
-    if mount.host_type and (known is None or not known(mode)):
+    return chain
+
+
+def _check_host_path(chain: Sequence[int], mount: Mount, places: Places) -> None:
+    around = files.above(chain[0]) | {files.identity(descriptor) for descriptor in chain}
+    for path in spool(places.directory):
+        folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if files.identity(folder) in around:
+                raise StartFailed("hostPath %s lies in the spool of hpc-bridge" % mount.source)
+            if files.identity(chain[-1]) in files.above(folder):
+                raise StartFailed("hostPath %s holds the spool of hpc-bridge" % mount.source)
+        finally:
+            os.close(folder)
+    mode = os.fstat(chain[-1]).st_mode
+    if mount.host_type and not _TYPES[mount.host_type](mode):
         raise StartFailed("hostPath %s is not of type %s" % (mount.source, mount.host_type))
-    return mount.source
 
 
-def sub_path(root: str, mount: Mount) -> str:
-    """The real path of `mount.sub_path` below `root`; a missing folder of a writable volume is created."""
-    real = os.path.realpath(root)
-    target = os.path.realpath(os.path.join(real, mount.sub_path or ""))
-    if target != real and not target.startswith(real.rstrip("/") + "/"):
-        raise StartFailed("subPath %s of mount %s leads out of its volume" % (mount.sub_path, mount.path))
-    if not os.path.exists(target):
-        if mount.read_only or mount.source.startswith("secrets/"):
-            raise StartFailed("subPath %s of mount %s does not exist" % (mount.sub_path, mount.path))
-        make_inside(real, os.path.relpath(target, real), directory=True)
-    return target
+def spool(directory: str, program: str = "") -> List[str]:
+    """The folders that no container may see: all of the spool, as far as it is known here.
+
+    podrun itself lies in `<spool>/bin`, the pod directory below `<spool>`.
+    """
+    folder = os.path.dirname(os.path.abspath(program or sys.argv[0]))
+    home = os.path.dirname(folder)
+    known = os.path.basename(folder) == "bin" and home != "/"
+    if known and os.path.realpath(directory).startswith(os.path.realpath(home) + "/"):
+        return [home]
+    return [os.path.dirname(os.path.dirname(directory))]
 
 
-def make_inside(root: str, relative: str, directory: bool) -> None:
-    """Create a folder or an empty file below `root`, following no link on the way."""
-    parts = [part for part in relative.split("/") if part not in ("", ".")]
-    parent = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+def _sub_path(mount: Mount, root: int, path: str) -> List[int]:
+    """Descriptors from the volume's root to the subPath; a missing folder of a writable volume is made."""
+    make = "" if mount.read_only or mount.source.startswith("secrets/") else "directory"
+    mode = stat.S_IMODE(os.fstat(root).st_mode) & 0o777
     try:
-        for index, part in enumerate(parts):
-            if not directory and index == len(parts) - 1:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-                os.close(os.open(part, flags, 0o666, dir_fd=parent))
-                break
-            try:
-                os.mkdir(part, 0o755, dir_fd=parent)
-            except FileExistsError:
-                pass
-            child = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-            os.close(parent)
-            parent = child
+        return files.walk(root, (path,), mount.sub_path or "", make, None if mount.absolute else mode)
+    except files.Outside as error:
+        text = "subPath %s of mount %s leads out of its volume"
+        raise StartFailed(text % (mount.sub_path, mount.path)) from error
+    except FileNotFoundError as error:
+        raise StartFailed("subPath %s of mount %s does not exist" % (mount.sub_path, mount.path)) from error
     except OSError as error:
-        raise StartFailed("%s in volume %s: %s" % (relative, os.path.basename(root), error.strerror)) from error
-    finally:
-        os.close(parent)
-
-
-def pin(root: str, target: str) -> int:
-    """Open `target`, a real path at or below `root`, without following any link; a path descriptor."""
-    real = os.path.realpath(root)
-    descriptor = os.open(real, os.O_PATH | os.O_NOFOLLOW)
-    try:
-        for part in os.path.relpath(target, real).split("/"):
-            if part == ".":
-                continue
-            child = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = child
-        if stat.S_ISLNK(os.fstat(descriptor).st_mode):
-            raise OSError(errno.ELOOP, "became a link while it was being mounted")
-        return descriptor
-    except OSError as error:
-        os.close(descriptor)
-        raise StartFailed("%s: %s" % (target, error.strerror)) from error
+        text = "subPath %s of mount %s: %s"
+        raise StartFailed(text % (mount.sub_path, mount.path, error.strerror)) from error
 
 
 def message_path(container: Container, places: Places) -> str:
@@ -110,18 +156,39 @@ def message_path(container: Container, places: Places) -> str:
     return path
 
 
-def mount_point(mount: Mount, source: str, others: Sequence[Mount], places: Places) -> None:
-    """A mount inside another volume needs its mount point there, made without following the container's links.
+def binds(container: Container, places: Places, message: str) -> List[Bind]:
+    """All mounts of the container, outer ones first, and its `message` file if that is a path. The pins are the
+    caller's to close. Raises StartFailed, and then leaves none open."""
+    found: List[Bind] = []
+    try:
+        for mount in sorted(container.mounts, key=lambda mount: mount.path.count("/")):
+            found.append(_placed(pin(mount, places), mount.read_only, found))
+        if message:
+            descriptor = os.open(places.message, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            found.append(_placed(Pin(descriptor, places.message, message, False), False, found))
+    except BaseException:
+        close(found)
+        raise
+    return found
 
-    `others` are all mounts of the container, outer ones before inner ones.
-    """
-    outer = [other for other in others if mount.path.startswith(other.path + "/")]
-    if not outer or outer[-1].absolute:
-        return
-    volume = root_of(places.directory, outer[-1])
-    parent = sub_path(volume, outer[-1]) if outer[-1].sub_path else volume
-    relative = mount.path[len(outer[-1].path) + 1 :]
-    if not os.path.lexists(os.path.join(parent, relative)):
-        make_inside(parent, relative, directory=os.path.isdir(source))
-    elif os.path.realpath(os.path.join(parent, relative)) != os.path.join(os.path.realpath(parent), relative):
-        raise StartFailed("mount %s lies behind a symbolic link in volume %s" % (mount.path, outer[-1].source))
+
+def close(found: Sequence[Bind]) -> None:
+    """Close what the binds hold open."""
+    files.close([bind.pin.descriptor for bind in found])
+
+
+def _placed(pinned: Pin, read_only: bool, before: Sequence[Bind]) -> Bind:
+    """A mount inside another volume needs its mount point there, made without following any link."""
+    outer = [bind for bind in before if pinned.target.startswith(bind.pin.target + "/")]
+    if not outer:
+        return Bind(pinned, read_only, nested=False)
+    around = outer[-1]
+    relative = pinned.target[len(around.pin.target) + 1 :]
+    make = "" if around.pin.foreign else "directory" if pinned.is_directory else "folders+file"
+    try:
+        files.close(files.walk(around.pin.descriptor, None, relative, make, 0o755))
+    except OSError as error:
+        os.close(pinned.descriptor)
+        text = "mount %s cannot be put into the volume at %s: %s"
+        raise StartFailed(text % (pinned.target, around.pin.target, error.strerror)) from error
+    return Bind(pinned, read_only, nested=True)

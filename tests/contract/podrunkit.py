@@ -65,7 +65,8 @@ def container(name: str = "main", *argv: str | Json, **fields: Any) -> Json:
 
 
 def mount(source: str, path: str, **fields: Any) -> Json:
-    return {"source": source, "absolute": False, "path": path, "read_only": False, "sub_path": None} | fields
+    base = {"source": source, "absolute": False, "path": path, "read_only": False, "sub_path": None}
+    return base | ({"allowed": source} if fields.get("absolute") else {}) | fields
 
 
 class Pod:

@@ -34,12 +34,12 @@ def test_names_that_no_shell_variable_can_have() -> None:
 def test_the_script_waits_first() -> None:
     lines = podrun_shellenv.script({b"A": b"1", b"B": b"\n"}, "/dev/termination-log").splitlines()
     assert lines == [
-        b"{ read -r REPLY < $'/.singularity.d/env/zz-hpc-bridge.gate'; } > $'/dev/termination-log'",
+        b"{ until read -r REPLY < $'/.singularity.d/env/zz-hpc-bridge.gate'; do :; done; } > $'/dev/termination-log'",
         b"unset REPLY",
         b"export A=$'1'",
         b"export B=$'\\x0a'",
     ]
-    assert podrun_shellenv.script({}, None).startswith(b"read -r REPLY < ")
+    assert podrun_shellenv.script({}, None).startswith(b"until read -r REPLY < ")
 
 
 def sif(path: Path, config: bytes, *, name: bytes = b"oci-config.json", magic: bytes = b"SIF_MAGIC") -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pbs_adapter.remote.podrun_decide import (
-    PBS_GRACE,
     Decision,
     Ending,
     Seen,
@@ -117,6 +116,7 @@ def pod(**fields: object) -> Pod:
         "deadline": None,
         "walltime": None,
         "end_margin": 20.0,
+        "kill_delay": None,
     }
     return Pod(**(values | fields))  # type: ignore[arg-type]
 
@@ -132,9 +132,14 @@ ENDINGS = [
     # pod, situation, ending so far → reason, SIGKILL at
     (pod(), at(), None, None, None),
     (pod(), at(stop_grace=5.0), None, "Stopped", 105.0),
-    (pod(), at(stop_grace=0.0), None, "Stopped", 100.0),
-    (pod(), at(signalled=True), None, "PBSJobDeleted", 100.0 + PBS_GRACE),
+    (pod(), at(stop_grace=0.0), None, "Stopped", 102.0),  # never both signals in the same instant
+    (pod(grace=0.0, deadline=1.0), at(), None, "DeadlineExceeded", 102.0),
+    (pod(), at(signalled=True), None, "PBSJobDeleted", 108.0),
     (pod(grace=2.0), at(signalled=True), None, "PBSJobDeleted", 102.0),
+    (pod(kill_delay=5.0), at(signalled=True), None, "PBSJobDeleted", 103.0),  # the queue's own, less the last status
+    (pod(kill_delay=2.0), at(signalled=True), None, "PBSJobDeleted", 101.0),
+    (pod(kill_delay=0.0), at(signalled=True), None, "PBSJobDeleted", 100.0),
+    (pod(kill_delay=60.0), at(signalled=True), None, "PBSJobDeleted", 130.0),
     (pod(), at(signalled=True, stop_grace=30.0), None, "Stopped", 108.0),
     (pod(deadline=100.0), at(), None, "DeadlineExceeded", 130.0),
     (pod(deadline=100.5), at(), None, None, None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -10,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from podrunkit import IDENTITY, PYTHON, Pod, session, until
+from podrunkit import IDENTITY, PYTHON, USER, Pod, session, until
 
 from pbs_adapter.bundle import zipapp
 
@@ -50,6 +51,16 @@ def make_pod(program: Path) -> Iterator[Callable[..., Pod]]:
         if pod.process is not None:
             until(partial(_empty, pod.pid), "the session to end")
     shutil.rmtree(spool)
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A directory of the cluster beside the spool, writable for the account."""
+    folder = Path(tempfile.mkdtemp(prefix="podrun-outside-"))
+    if os.getuid() == 0:
+        os.chown(folder, USER, USER)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -240,17 +240,16 @@ def test_config_volume_as_the_kubelet_writes_it(pod: Pod) -> None:
     assert pod.output() == b"version 1\nversion 1\nversion 2\nversion 1\n"  # a subPath is not refreshed
 
 
-def test_host_path(pod: Pod) -> None:
-    source = pod.spool / "shared"
-    path = {"absolute": True, "type": "DirectoryOrCreate"}
+def test_host_path(pod: Pod, outside: Path) -> None:
+    path = {"absolute": True, "allowed": str(outside), "type": "DirectoryOrCreate"}
     refused = {"absolute": True, "type": "File", "read_only": True}
     pod.write(
-        container("main", "touch /shared/x", mounts=[mount(str(source), "/shared", **path)]),
-        container("bad", "true", mounts=[mount(str(pod.spool), "/shared", **refused)]),
+        container("main", "touch /shared/x", mounts=[mount(f"{outside}/new/shared", "/shared", **path)]),
+        container("bad", "true", mounts=[mount(str(outside), "/shared", **refused)]),
     ).run()
     assert pod.state()["exit_code"] == 0
-    assert (source / "x").exists()
-    assert pod.state("bad")["message"] == f"hostPath {pod.spool} is not of type File"
+    assert (outside / "new" / "shared" / "x").exists()
+    assert pod.state("bad")["message"] == f"hostPath {outside} is not of type File"
 
 
 def test_read_only_root(pod: Pod) -> None:
