@@ -362,6 +362,13 @@ class Cluster(_Strict):
         description="Directories whose SIF files and image directories pods may name by path as their image "
         "(`image: /apps/images/x.sif`); they run with the runtime `apptainer`. Rules in `images` come first.",
     )
+    isolation: Literal["required", "optional"] = Field(
+        "required",
+        description="What happens where bubblewrap does not work on a compute node. `required`: pods of the runtime "
+        "`host` fail there with `PBSStartFailed`, which says why. `optional`: their commands run on the node as they "
+        "are, with all that the account sees, and pods that mount volumes fail. A probe that takes too long, or finds "
+        "no room for a process, is tried again and then fails the pod in both cases.",
+    )
     host_paths: tuple[HostPath, ...] = Field(
         (), alias="hostPaths", description="Directories that pods may mount with hostPath."
     )

@@ -90,4 +90,5 @@ def _document(pod: Json, plan: Plan, cluster: Cluster) -> Json:
         "walltime": plan.options.walltime,
         "end_margin": plan.end_margin,
         "setup": list(cluster.setup),
+        "isolation": cluster.isolation,
     }

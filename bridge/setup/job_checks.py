@@ -67,10 +67,11 @@ def _runtime(rows: Rows, cluster: Cluster, report: Mapping[str, Answer]) -> Chec
     told += [report[name].text for name in found]
     told += [f"user namespaces are {'allowed' if namespaces else 'not allowed'}"]
     wanted = {str(rule.runtime) for rule in cluster.images} or {"host"}
-    if ("host" not in wanted or bubblewrap.ok) and (wanted <= {"host"} or image):
+    walled = bubblewrap.ok or cluster.isolation == "optional"
+    if ("host" not in wanted or walled) and (wanted <= {"host"} or image):
         return rows.ok(RUNTIME, ", ".join(told))
     advice = (
         "ask the site for bubblewrap or apptainer, and for user namespaces (user.max_user_namespaces) or a setuid "
-        "installation; without bubblewrap the runtime host refuses pods with volumes"
+        "installation; without bubblewrap pods of the runtime host fail, or run unconfined with isolation: optional"
     )
     return rows.failed(RUNTIME, ", ".join(told), advice)

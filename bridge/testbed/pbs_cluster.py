@@ -153,6 +153,7 @@ class PbsTestCluster:
             "spool": str(self.spool),
             "pbsExec": str(self.pbs_exec),
             "computePython": self._config.python,
+            "isolation": "required" if shutil.which("bwrap") else "optional",
         }
 
     def run(self, *command: str, input: str = "", timeout: float = 60.0) -> subprocess.CompletedProcess[str]:

@@ -40,6 +40,7 @@ class Apptainer(Runtime):
     """`program` with the flags that it knows; `path`: PATH for its own helpers."""
 
     name = "apptainer"
+    wall = "apptainer"
 
     def __init__(self, program: str, flags: FrozenSet[str], path: bytes) -> None:
         self._program, self._flags, self._path = program, flags, path
@@ -221,17 +222,29 @@ def find(path: bytes) -> Tuple[Optional[Apptainer], str]:
     if program is None:
         return None, "neither apptainer nor singularity is on PATH (%s); the cluster's setup lines may add it" % search
     try:
-        done = subprocess.run(
-            [program, "exec", "--help"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=60,
-            env={b"PATH": path, b"HOME": os.environb.get(b"HOME", b"/")},
-        )
+        done = _help(program, path)
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, str(error)
     words = done.stdout.decode("utf-8", "replace").split()
     if done.returncode != 0 or "--containall" not in " ".join(words):
         return None, "%s exec --help ended with %d" % (program, done.returncode)
     return Apptainer(program, frozenset(word.strip("[],") for word in words), path), ""
+
+
+def _help(program: str, path: bytes) -> "subprocess.CompletedProcess[bytes]":
+    """What it says of `exec`; tried twice, since a file system that was slow once says nothing about apptainer."""
+    env = {b"PATH": path, b"HOME": os.environb.get(b"HOME", b"/")}
+    argv = [program, "exec", "--help"]
+    for patience in (30, 60):
+        try:
+            return subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=patience,
+                env=env,
+            )
+        except subprocess.TimeoutExpired as error:
+            late = error
+    raise late

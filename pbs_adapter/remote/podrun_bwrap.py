@@ -7,6 +7,7 @@ obeys go through a descriptor, the rest of the environment through execve: nothi
 of a pod does not act on bubblewrap itself, which still stands outside. bubblewrap sets PWD.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional
 
 from . import podrun_process as processes
 from .podrun_process import Exit, Launch, Process, exit_of, mirrored
@@ -34,6 +35,7 @@ class Bubblewrap(Runtime):
     """The `host` runtime with bubblewrap at `path`."""
 
     name = "host+bwrap"
+    wall = "bubblewrap"
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -251,9 +253,43 @@ class BubblewrapProcess(Process):
                 processes.send(self._init, signal.SIGKILL)
 
 
-def find() -> Tuple[Optional[Bubblewrap], str]:
-    """bubblewrap, tried out; or None and why not. HPC_BRIDGE_BWRAP names another program, or none."""
+TRIES = 4
+PAUSE = 2.0  # before the second try; doubled each time
+PROBE = 30.0
+# What a busy node says, or one on which another job of the account has used up what an account may have.
+_BUSY = (b"Resource temporarily unavailable", b"Cannot allocate memory", b"No space left on device", b"Too many open")
+_NAMESPACES = "/proc/sys/user/max_user_namespaces"
+
+
+class Answer(NamedTuple):
+    """What a probe said. `certain`: that bubblewrap does not work here, as opposed to not now."""
+
+    found: Optional[Bubblewrap]
+    why: str = ""
+    certain: bool = False
+
+
+def find(interrupted: Callable[[], bool] = lambda: False) -> Answer:
+    """bubblewrap, tried out. HPC_BRIDGE_BWRAP names another program, or none.
+
+    A probe that took too long, or that found no room for a process, is tried again: it says nothing about bubblewrap.
+    """
     path = os.environ.get("HPC_BRIDGE_BWRAP") or shutil.which("bwrap") or "/usr/bin/bwrap"
+    answer = probe(path)
+    for attempt in range(1, TRIES):
+        if answer.found is not None or answer.certain:
+            break
+        until = time.monotonic() + PAUSE * 2 ** (attempt - 1)
+        while time.monotonic() < until:
+            if interrupted():
+                return answer
+            time.sleep(0.05)
+        answer = probe(path)
+    return answer
+
+
+def probe(path: str, patience: float = PROBE) -> Answer:
+    """Try out the bubblewrap at `path`, once."""
     root = Root()
     root.host_tree([])
     options = [os.fsdecode(option) for option in root.finished("/", True)]
@@ -261,13 +297,26 @@ def find() -> Tuple[Optional[Bubblewrap], str]:
     argv = [path] + options + ["--json-status-fd", str(writer), "--", "true"]
     try:
         done = subprocess.run(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, pass_fds=(writer,), env=_CLEAN
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=patience, pass_fds=(writer,), env=_CLEAN
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return None, str(error)
+    except subprocess.TimeoutExpired:
+        return Answer(None, "%s did not answer within %d s" % (path, patience))
+    except OSError as error:
+        return Answer(None, str(error), error.errno in (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC))
     finally:
         os.close(reader)
         os.close(writer)
     if done.returncode != 0:
-        return None, done.stdout.decode("utf-8", "replace").strip() or "%s ended with %d" % (path, done.returncode)
-    return Bubblewrap(path), ""
+        text = done.stdout.decode("utf-8", "replace").strip() or "%s ended with %d" % (path, done.returncode)
+        busy = done.returncode < 0 or any(word in done.stdout for word in _BUSY)
+        return Answer(None, text, not busy or _no_namespaces())
+    return Answer(Bubblewrap(path))
+
+
+def _no_namespaces() -> bool:
+    """Whether this host lets no user make any; bubblewrap says the same of that as of a moment without room."""
+    try:
+        with open(_NAMESPACES, "rb") as file:
+            return file.read(64).strip() == b"0"
+    except OSError:
+        return False

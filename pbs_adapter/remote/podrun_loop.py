@@ -137,7 +137,7 @@ class PodRun:
         except OSError as error:
             raise StartFailed("no temporary folder: %s" % error) from error
         self._setup = podrun_setup.run(self._pod.setup, os.environb, self._interrupted)
-        self._runtimes = runtimes_for(self._pod, self._setup)
+        self._runtimes = runtimes_for(self._pod, self._setup, self._interrupted)
 
     def _loop(self) -> str:
         while True:
@@ -241,6 +241,7 @@ class PodRun:
             "message": ending.message if ending else "",
             "result": decision.result,
             "numa": self._numa.shown(),
+            "isolation": ",".join(sorted({runtime.wall for runtime in self._runtimes.values()})) or None,
             "containers": {
                 record.container.name: record.shown(record.container.name in decision.backing_off)
                 for record in self._records

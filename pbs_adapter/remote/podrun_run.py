@@ -4,7 +4,7 @@ import os
 import signal
 import stat
 import time
-from typing import Dict, Mapping, Optional
+from typing import Callable, Dict, Mapping, Optional
 
 from . import podrun_apptainer, podrun_bwrap, podrun_files, podrun_oom
 from . import podrun_process as processes
@@ -119,8 +119,8 @@ def _tail_of(path: str, limit: int) -> bytes:
         return file.read(limit)
 
 
-def runtimes_for(pod: Pod, setup: Mapping[bytes, bytes]) -> Dict[str, Runtime]:
-    """The runtime of each container by name; `setup` may have put its program on PATH.
+def runtimes_for(pod: Pod, setup: Mapping[bytes, bytes], interrupted: Callable[[], bool]) -> Dict[str, Runtime]:
+    """The runtime of each container by name; `setup` may have put its program on PATH. {} when `interrupted()`.
 
     Only those that are needed are tried. Raises `StartFailed` for one that this podrun or this node does not have.
     """
@@ -130,15 +130,29 @@ def runtimes_for(pod: Pod, setup: Mapping[bytes, bytes]) -> Dict[str, Runtime]:
             if container.runtime not in ("host", "apptainer"):
                 text = "container %s asks for the unknown runtime %r"
                 raise StartFailed(text % (container.name, container.runtime))
-            kinds[container.runtime] = _host() if container.runtime == "host" else _apptainer(setup)
+            found = _apptainer(setup) if container.runtime == "apptainer" else _host(pod.wall_required, interrupted)
+            if found is None:
+                return {}
+            kinds[container.runtime] = found
     for kind, runtime in kinds.items():
         runtime.check([container for container in pod.containers if container.runtime == kind])
     return {container.name: kinds[container.runtime] for container in pod.containers}
 
 
-def _host() -> Runtime:
-    bubblewrap, why = podrun_bwrap.find()
-    return bubblewrap or DirectRuntime(why)
+def _host(required: bool, interrupted: Callable[[], bool]) -> Optional[Runtime]:
+    """bubblewrap; without it, only where it certainly does not work and the settings let that be, nothing."""
+    answer = podrun_bwrap.find(interrupted)
+    if answer.found is not None:
+        return answer.found
+    if interrupted():
+        return None
+    if answer.certain and not required:
+        return DirectRuntime(answer.why)
+    text = "no isolation on %s: bubblewrap %s: %s"
+    if answer.certain:
+        text += "; install it there, or set isolation: optional for this cluster"
+    what = "does not work" if answer.certain else "could not be tried"
+    raise StartFailed(text % (os.uname()[1], what, answer.why))
 
 
 def _apptainer(setup: Mapping[bytes, bytes]) -> Runtime:

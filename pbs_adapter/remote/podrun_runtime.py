@@ -42,9 +42,10 @@ class Places(NamedTuple):
 
 
 class Runtime:
-    """One way to run containers. Kept for the whole pod."""
+    """One way to run containers. Kept for the whole pod. `wall`: what stands between its containers and the account."""
 
     name = ""
+    wall = "none"
 
     def check(self, containers: Sequence[Container]) -> None:
         """Raise `StartFailed` when one of its containers can never run so; asked once, before anything is started."""
@@ -75,7 +76,8 @@ class Runtime:
 
 
 class DirectRuntime(Runtime):
-    """Runtime `host` where bubblewrap is missing: the command runs on the node as it is, so no volumes."""
+    """Runtime `host` where bubblewrap is missing and the settings let it be: the command runs on the node as it is, so
+    no volumes."""
 
     name = "host"
 

@@ -77,12 +77,17 @@ class Pod:
         self.directory = spool / "instance" / "pods" / uid
         self.directory.mkdir(parents=True, mode=0o700)
         self.process: subprocess.Popen[bytes] | None = None
+        self.isolation = "required"
         self.environment = {"PATH": "/usr/bin:/bin", "HOME": str(spool), "TMPDIR": str(spool), "PBS_JOBID": "12.alpha"}
 
     def write(self, *containers: Json, secrets: dict[str, bytes] | None = None, **fields: Any) -> Pod:
         document = {"version": 1, "uid": self.uid, "namespace": "default", "name": "hello", "hostname": "hello"}
         document |= {"restart_policy": "Never", "grace": 30, "walltime": 3600, "end_margin": 20, "setup": []}
-        document |= {"crash_backoff": {"base": 0.2, "max": 0.4}, "containers": list(containers)}
+        document |= {
+            "isolation": self.isolation,
+            "crash_backoff": {"base": 0.2, "max": 0.4},
+            "containers": list(containers),
+        }
         self.put("pod.json", json.dumps(document | fields))
         if secrets is not None:
             encoded = {key: base64.b64encode(value).decode() for key, value in secrets.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -188,7 +189,21 @@ class TestWithoutBubblewrap:
     @pytest.fixture
     def pod(self, pod: Pod) -> Pod:
         pod.environment["HPC_BRIDGE_BWRAP"] = "/nonexistent/bwrap"
+        pod.isolation = "optional"
         return pod
+
+    def test_it_must_be_allowed(self, pod: Pod) -> None:
+        """Found by the security review: the wall fell open in silence."""
+        pod.isolation = "required"
+        pod.write(container("main", "echo started")).start()
+        assert pod.wait() == 1
+        assert (pod.status["reason"], pod.status["result"]) == ("PBSStartFailed", "Failed")
+        assert "no isolation on" in pod.status["message"]
+        assert "/nonexistent/bwrap" in pod.status["message"]
+        assert not pod.path("logs").exists()
+
+    def test_the_status_says_that_there_is_no_wall(self, pod: Pod) -> None:
+        assert pod.write(container("main", "true")).run()["isolation"] == "none"
 
     def test_mounts_are_refused(self, pod: Pod) -> None:
         pod.write(container("main", "true", mounts=[mount("volumes/data", "/data")]))
@@ -225,6 +240,70 @@ class TestWithoutBubblewrap:
         pod.stop(4)
         assert pod.wait() == 7
         assert (pod.state()["exit_code"], pod.state("deaf")["signal"]) == (7, 9)
+
+
+@bwrap
+@pytest.mark.parametrize("isolation", ["required", "optional"])
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        "Creating new namespace failed: Resource temporarily unavailable",
+        "Can't fork unshare child: Cannot allocate memory",
+        "Creating new namespace failed: No space left on device",
+    ],
+)
+def test_no_room_for_a_wall_is_not_the_absence_of_one(pod: Pod, isolation: str, trouble: str) -> None:
+    """Another job of the account can use up processes and namespaces: the pod then waits for its wall."""
+    program = wrapper(
+        pod,
+        f'n=$(cat $HOME/n 2>/dev/null); echo $n. > $HOME/n; [ "$n" = .. ] || {{ echo "bwrap: {trouble}"; exit 1; }}',
+    )
+    pod.environment["HPC_BRIDGE_BWRAP"] = program
+    pod.isolation = isolation
+    assert pod.write(container("main", "true")).run()["isolation"] == "bubblewrap"
+
+
+def wrapper(pod: Pod, first: str) -> str:
+    """A bubblewrap that does something else first."""
+    path = pod.spool / "bwrap"
+    path.write_text(f'#!/bin/sh\nexport HOME={pod.spool}\n{first}\nexec {shutil.which("bwrap")} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@bwrap
+def test_the_status_names_the_wall(pod: Pod) -> None:
+    assert pod.write(container("main", "true")).run()["isolation"] == "bubblewrap"
+
+
+@bwrap
+def test_a_changed_deadline_takes_effect(pod: Pod) -> None:
+    """A kubelet ends a pod whose activeDeadlineSeconds is shortened while it runs."""
+    pod.write(container("main", TRAP), active_deadline=3000).start()
+    ready(pod)
+    pod.put("limits.json", json.dumps({"version": 1, "activeDeadlineSeconds": 1}))
+    assert pod.wait() == 7
+    assert pod.status["reason"] == "DeadlineExceeded"
+
+
+@bwrap
+def test_a_deadline_may_also_come_later(pod: Pod) -> None:
+    pod.write(container("main", "echo ready; sleep 6"), active_deadline=4)
+    pod.put("limits.json", json.dumps({"version": 1, "activeDeadlineSeconds": 3000}))
+    assert pod.start().wait() == 0
+
+
+@bwrap
+def test_no_stop_is_without_a_chance(pod: Pod) -> None:
+    """`kubectl delete --force` is grace 0: a kubelet gives 2 s all the same."""
+    pod.write(
+        container("main", "trap 'sleep 1; echo saved; exit 3' TERM; echo ready; while :; do sleep 0.05; done"), grace=0
+    )
+    pod.start()
+    ready(pod)
+    pod.stop(0)
+    assert pod.wait() == 3
+    assert b"saved" in pod.output()
 
 
 def test_status_is_small_and_versioned(pod: Pod) -> None:
