@@ -89,6 +89,7 @@ def _document(pod: Json, plan: Plan, cluster: Cluster) -> Json:
         "active_deadline": plan.deadline,
         "walltime": plan.options.walltime,
         "end_margin": plan.end_margin,
+        "kill_delay": plan.kill_delay,
         "setup": list(cluster.setup),
         "isolation": cluster.isolation,
     }

@@ -77,6 +77,7 @@ class Plan:
     end_margin: int = 20  # podrun ends containers this long (plus grace) before the walltime is over
     refreshed: bool = False  # has volumes that refresh() would write anew
     image_ids: Mapping[str, str] = field(default_factory=dict)  # by container: what its image is on the cluster
+    kill_delay: int | None = None  # seconds between PBS's SIGTERM and SIGKILL in its queue, once that is known
     numa: NumaWish | None = None  # what the author wrote
     notes: tuple[tuple[str, str], ...] = ()  # (reason, text): what the author should know though nothing is refused
     numa_by_vnodes: bool = False  # PBS was told to keep the job on one vnode, and vnodes are NUMA domains

@@ -75,14 +75,35 @@ def never_ran(status: Json, now: float) -> Json:
     return status | {"state": {"terminated": last}, "lastState": {}}
 
 
+_WALLS = ("apptainer", "bubblewrap", "none")
+
+
+def isolation(seen: Json | None) -> str:
+    """What stands between the pod's containers and the account, by podrun's word; "" while nothing is known.
+
+    >>> isolation({"isolation": "apptainer,bubblewrap"}), isolation({"isolation": "a wall"}), isolation(None)
+    ('apptainer+bubblewrap', '', '')
+    """
+    told = _text((seen or {}).get("isolation"), 64).split(",")
+    return "+".join(told) if all(each in _WALLS for each in told) else ""
+
+
 def container_status(
-    spec: Json, seen: Json | None, waiting: Waiting, *, job: str, ended: bool, now: float, init: bool = False
+    spec: Json,
+    seen: Json | None,
+    waiting: Waiting,
+    *,
+    job: str,
+    ended: bool,
+    now: float,
+    init: bool = False,
+    wall: str = "",
 ) -> Json:
     """Status of one container. An init container is ready once it has ended with 0, as a kubelet tells it.
 
     `spec`: the name, the image that it was made of, and the imageID to show once it has run.
     `seen` is its entry in status.json; `waiting` applies while it has none; `ended`: the job is gone, so that a
-    container last seen running is lost.
+    container last seen running is lost. `wall`: what `isolation` says of the job, shown in the containers' ids.
     """
     name, image = spec["name"], spec["image"]
     image_id = spec.get("imageID") or f"pbs://{image}"
@@ -90,11 +111,12 @@ def container_status(
     if not isinstance(seen, dict):
         return status | {"state": {"waiting": _waiting(waiting)}, "lastState": {}}
     run = _number(seen, "run")
-    container_id = f"pbs://{job}/{name}/{run}"
+    made = f"pbs+{wall}" if wall else "pbs"
+    container_id = f"{made}://{job}/{name}/{run}"
     status |= {"restartCount": _number(seen, "restart_count"), "lastState": {}}
     last = seen.get("last")
     if isinstance(last, dict):
-        last_id = f"pbs://{job}/{name}/{_number(last, 'run')}"
+        last_id = f"{made}://{job}/{name}/{_number(last, 'run')}"
         status["lastState"] = {"terminated": terminated(last, last_id, now)}
         status |= {"containerID": last_id, "imageID": image_id}
     state = seen.get("state")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -21,6 +22,7 @@ from bridge.kube.clock import BackOff, wait
 from bridge.kube.compact import compact
 from bridge.kube.errors import Conflict, KubeError, NotFound, Unavailable
 from bridge.kube.reflector import Reflector
+from bridge.plan.endings import kill_delay
 from bridge.plan.fit import Fits
 from bridge.plan.model import Json, Plan
 from bridge.plan.plan import plan as make_plan
@@ -370,6 +372,7 @@ class PodLoop:
             submits = isinstance(action, Submit)
             if submits:
                 plan = self._numa.submitted(plan, self._link.census, record)
+                plan = replace(plan, kill_delay=kill_delay(plan.options.queue, self._link.census))
             self._submitting += submits
             try:
                 changed = await a.act(self._scene, action, pod, plan, ref, record)

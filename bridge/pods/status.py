@@ -13,7 +13,7 @@ from bridge.api import reasons
 from bridge.kube.clock import parse_rfc3339, rfc3339
 from bridge.pods import live
 from bridge.pods.conditions import condition, merge, own_conditions
-from bridge.pods.containers import Waiting, container_status, keep_monotonic, never_ran
+from bridge.pods.containers import Waiting, container_status, isolation, keep_monotonic, never_ran
 from bridge.pods.outcome import Outcome, Stage
 from bridge.pods.record import Failure, Made, Situation
 from pbs_adapter.models import Json
@@ -117,6 +117,7 @@ def _containers(s: Situation, waiting: Waiting, ended: bool) -> tuple[list[Json]
     # A podrun that has started no container yet says nothing that is worth a patch of its own.
     by_name = view if isinstance(view, dict) and s.result.stage is not Stage.QUEUED else {}
     job = (s.seen.job_id if s.seen is not None else None) or "none"
+    wall = isolation(s.seen.status if s.seen is not None else None)
     spec, old, job_of = s.pod["spec"], s.pod.get("status", {}), made(s)
 
     def made_container(c: Json, before: Json | None) -> Json:
@@ -135,6 +136,7 @@ def _containers(s: Situation, waiting: Waiting, ended: bool) -> tuple[list[Json]
                     by_name.get(c["name"]),
                     waiting,
                     job=job,
+                    wall=wall,
                     ended=ended,
                     now=s.now,
                     init=key == "initContainers",

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import podrun_files
+from . import podrun_files, podrun_memory
 from .output import Output
 from .podrun_loop import Clock, PodRun, Signals
 from .podrun_process import become_subreaper, start_guard
@@ -42,7 +42,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         print("podrun: %s" % error, file=sys.stderr)
         return error.code
     os.chdir("/")
-    start_guard()
+    start_guard(pod.uid, podrun_memory.tidy)
     become_subreaper()
     return PodRun(directory, pod, status, clock, signals, job_id).run()
 

@@ -16,11 +16,13 @@ from typing import Any, Dict, List, Optional
 from . import podrun_files, podrun_numa, podrun_orders, podrun_process, podrun_setup
 from .podrun_decide import Decision, Ending, Seen, Situation, decide, ended_result, exit_status, why_end
 from .podrun_logs import LogPump
+from .podrun_memory import MemoryFolder, make
 from .podrun_run import Run, runtimes_for, start
 from .podrun_runtime import Places, Runtime, StartFailed
 from .podrun_spec import Pod
 from .podrun_state import Record
 from .podrun_status import StatusFile
+from .podrun_volumes import open_up
 
 TICK = 0.25
 STOP_EVERY = 0.4  # seconds between looks at stop.json: two operations of the shared file system for each pod
@@ -105,6 +107,7 @@ class PodRun:
         self._runtimes: Dict[str, Runtime] = {}
         self._setup: Dict[bytes, bytes] = {}
         self._scratch = ""
+        self._memory: Optional[MemoryFolder] = None
         self._pump = pump or LogPump()
         self._ending: Optional[Ending] = None
         self._stop_grace: Optional[float] = None
@@ -136,6 +139,11 @@ class PodRun:
             self._scratch = tempfile.mkdtemp(prefix="podrun-")  # in TMPDIR, which PBS removes after the job
         except OSError as error:
             raise StartFailed("no temporary folder: %s" % error) from error
+        mounts = [mount for container in self._pod.containers for mount in container.mounts]
+        in_memory = {os.path.basename(mount.source) for mount in mounts if mount.in_memory}
+        if in_memory:
+            self._memory = make(sorted(in_memory))
+        open_up(self._directory, mounts)
         self._setup = podrun_setup.run(self._pod.setup, os.environb, self._interrupted)
         self._runtimes = runtimes_for(self._pod, self._setup, self._interrupted)
 
@@ -180,7 +188,8 @@ class PodRun:
 
     def _start(self, record: Record) -> None:
         name = record.container.name
-        places = Places(self._directory, os.path.join(self._scratch, name))
+        memory = self._memory.path if self._memory is not None else ""
+        places = Places(self._directory, os.path.join(self._scratch, name), memory)
         run = start(record, self._pod, self._runtimes[name], places, self._pump, self._setup, self._clock.now)
         if run is not None:
             self._runs.append(run)
@@ -216,7 +225,11 @@ class PodRun:
         self._ending = why_end(self._pod, situation, self._ending)
 
     def _finish(self, result: str) -> int:
-        """Nothing runs any more: leave the final status and no secrets."""
+        """No container runs any more: end what they left behind, leave the final status and no secrets."""
+        if self._runtimes:
+            podrun_process.end_leftovers()
+        if self._memory is not None:
+            self._memory.remove()
         podrun_files.remove_tree(os.path.join(self._directory, "secrets"))
         deadline = time.monotonic() + 60.0
         while not self._write("Ended", Decision(result=result)) and time.monotonic() < deadline:

@@ -9,7 +9,8 @@ import ctypes
 import os
 import signal
 import subprocess
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from .podrun_verify import Verifier
 
@@ -139,26 +140,65 @@ def send_group(group: int, number: int) -> None:
         pass
 
 
-def start_guard() -> None:
-    """Fork a process that kills what is left of the session once podrun has gone, however it went.
+_guards: Set[int] = set()
+MARK = b"HPC_BRIDGE_POD"  # a variable of containers that nothing but it tells from other processes of the account
 
-    PBS does this too, but not at once, and not when podrun runs without it. It holds nothing but a pipe's reading end.
-    Only a session leader has a guard: somebody's terminal session is not ours to end.
+
+def end_leftovers() -> None:
+    """SIGKILL to all that still descends from podrun, which adopts orphans, but the guard."""
+    for _ in range(100):
+        left = [pid for pid in descendants(os.getpid()) if pid not in _guards]
+        if not left:
+            return
+        for pid in left:
+            send(pid, signal.SIGKILL)
+        reap()
+        time.sleep(0.02)
+
+
+def start_guard(uid: str, last: Callable[[], None]) -> None:
+    """Fork a process that kills what is left of the pod once podrun has gone, however it went, and then calls `last`.
+
+    That is the session, and what has the pod's mark in its environment: a daemon leaves the session. PBS does this too,
+    but not at once, and not when podrun runs without it. It holds nothing but a pipe's reading end. Only a session
+    leader has a guard: somebody's terminal session is not ours to end.
     """
     session = os.getpid()
     if os.getsid(0) != session:
         return
     reader, writer = os.pipe()  # not inherited by what podrun executes; open in podrun for all its life
-    if os.fork() == 0:
+    guard = os.fork()
+    if guard == 0:
         os.close(writer)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
         os.read(reader, 1)
-        for entry in processes():
-            if entry.session == session and entry.pid not in (os.getpid(), session):
-                send(entry.pid, signal.SIGKILL)
-        os._exit(0)
+        try:
+            _end_pod(session, MARK + b"=" + os.fsencode(uid))
+            last()
+        finally:
+            os._exit(0)
+    _guards.add(guard)
     os.close(reader)
+
+
+def _end_pod(session: int, mark: bytes) -> None:
+    for _ in range(20):  # what is killed may have forked meanwhile
+        left = [e.pid for e in processes() if e.session == session or _has_mark(e.pid, mark)]
+        left = [pid for pid in left if pid not in (os.getpid(), session)]
+        for pid in left:
+            send(pid, signal.SIGKILL)
+        if not left:
+            return
+        time.sleep(0.05)
+
+
+def _has_mark(pid: int, mark: bytes) -> bool:
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            return mark in file.read(1 << 20).split(b"\0")
+    except OSError:
+        return False
 
 
 def exit_of(status: int) -> Exit:

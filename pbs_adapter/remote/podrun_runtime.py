@@ -10,7 +10,7 @@ import os
 import subprocess
 from typing import Dict, Mapping, NamedTuple, Sequence
 
-from .podrun_process import Exit, Launch, Process
+from .podrun_process import MARK, Exit, Launch, Process
 from .podrun_spec import DEFAULT_TOKEN_PATH, Container, Pod
 
 PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -93,7 +93,8 @@ class DirectRuntime(Runtime):
 
     def base(self, places: Places) -> Dict[bytes, bytes]:
         os.makedirs(places.tmp, mode=0o700, exist_ok=True)
-        return {b"PATH": PATH, b"HOME": os.fsencode(places.tmp), b"TMPDIR": os.fsencode(places.tmp)}
+        tmp, uid = os.fsencode(places.tmp), os.fsencode(os.path.basename(places.directory))
+        return {b"PATH": PATH, b"HOME": tmp, b"TMPDIR": tmp, MARK: uid}
 
     def command(self, container: Container, places: Places, env: Dict[bytes, bytes]) -> Launch:
         return Launch(container.argv, env, container.cwd or "/")

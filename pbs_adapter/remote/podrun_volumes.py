@@ -68,6 +68,24 @@ def pin(mount: Mount, places: Places) -> Pin:
         files.close(chain)
 
 
+def open_up(directory: str, mounts: Sequence[Mount]) -> None:
+    """Give emptyDir volumes the mode that a kubelet gives them; those that the bridge fills keep theirs."""
+    for source in {mount.source for mount in mounts if not (mount.absolute or mount.in_memory)}:
+        if source.startswith("secrets/"):
+            continue
+        try:
+            folder = files.open_folder(directory, *source.split("/"))
+        except OSError:
+            continue  # its mount will say so
+        try:
+            if not any(name.startswith("..") for name in os.listdir(folder)):
+                os.fchmod(folder, EMPTY_DIR_MODE)
+        except OSError:
+            pass  # a file system without modes
+        finally:
+            os.close(folder)
+
+
 def _volume(mount: Mount, places: Places) -> List[int]:
     try:
         if mount.in_memory:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -114,7 +115,8 @@ class Pod:
     def start(self) -> Pod:
         if os.getuid() == 0:
             for entry in (self.spool, *self.spool.rglob("*")):
-                os.chown(entry, USER, USER, follow_symlinks=False)
+                with suppress(FileNotFoundError):  # another pod of the spool writes meanwhile
+                    os.chown(entry, USER, USER, follow_symlinks=False)
         self.process = self.launch()
         return self
 

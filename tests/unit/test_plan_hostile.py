@@ -151,9 +151,10 @@ ARITY = {
     "--tmpfs": 1, "--symlink": 2, "--ro-bind": 2, "--bind": 2, "--ro-bind-try": 2, "--dev-bind-try": 2, "--proc": 1,
     "--dev": 1, "--dir": 1, "--remount-ro": 1, "--chdir": 1, "--unshare-pid": 0, "--unshare-ipc": 0, "--setenv": 2,
     "--json-status-fd": 1, "--bind-fd": 2, "--ro-bind-fd": 2, "--unshare-uts": 0, "--hostname": 1, "--size": 1,
+    "--block-fd": 1,
 }  # fmt: skip
 # What follows from where a path lies in the host's tree, not from what it is.
-TREE = {"--tmpfs", "--symlink", "--ro-bind-try", "--dev-bind-try", "--dir", "--remount-ro", "--setenv"}
+TREE = {"--tmpfs", "--symlink", "--ro-bind-try", "--dev-bind-try", "--dir", "--remount-ro", "--setenv", "--block-fd"}
 
 
 BUBBLEWRAP = Bubblewrap("/bin/true")  # it is asked for its options, never for a container
@@ -180,7 +181,10 @@ def bubblewrap(one: Container, whole: Pod, places: Places, allowed: Path) -> lis
         with os.fdopen(os.dup(int(launch.argv[at + 1])), "rb") as file:
             words = file.read().split(b"\0")
     finally:
-        for descriptor in {*launch.fds, *launch.close, launch.status} - {-1}:
+        held = -1 if launch.verifier is None else launch.verifier.held
+        if launch.verifier is not None:
+            launch.verifier.close()
+        for descriptor in {*launch.fds, *launch.close, launch.status} - {-1, held}:
             os.close(descriptor)
     assert words.pop() == b""
     assert launch.argv[at + 2] == b"--"
@@ -192,6 +196,8 @@ def apptainer(one: Container, whole: Pod, places: Places, allowed: Path) -> list
     """The structure of what apptainer would be given."""
     flags = frozenset({"--mount", "--no-mount", "--no-eval", "--containall"})
     launch = Apptainer("/bin/apptainer", flags, b"/bin").command(one, places, environment(one, whole, {}, {}))
+    if launch.verifier is not None:
+        launch.verifier.close()
     words = [word.decode("utf-8", "surrogateescape") for word in launch.argv]
     at = words.index("/i.sif")
     assert launch.argv[at + 1 :] == one.argv
@@ -223,11 +229,11 @@ def structure(runtime: str, thing: Json) -> list[str] | None:
         except SpecError:
             return None
         (one,) = whole.containers
-        places = Places(str(base / "pod"), str(base / "scratch"))
+        places = Places(str(base / "spool/pods/u"), str(base / "scratch"))
         (base / "scratch").mkdir()
         for mount in one.mounts:
-            (base / "pod" / mount.source.lstrip("/")).mkdir(parents=True, exist_ok=True)
-        (base / "pod/secrets/volumes/s").mkdir(parents=True, exist_ok=True)
+            (base / "spool/pods/u" / mount.source.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        (base / "spool/pods/u/secrets/volumes/s").mkdir(parents=True, exist_ok=True)
         try:
             return sorted((bubblewrap if runtime == "host" else apptainer)(one, whole, places, allowed))
         except StartFailed:

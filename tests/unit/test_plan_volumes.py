@@ -198,5 +198,5 @@ def test_pod_json_and_names_of_a_whole_request() -> None:
     assert written == {
         "version": 1, "uid": UID, "namespace": "default", "name": "hello", "hostname": "hello", "node": "pbs-alpha",
         "cluster": "alpha", "restart_policy": "Always", "grace": 30, "active_deadline": None, "walltime": 3690,
-        "end_margin": 20, "setup": ["module load x"],
+        "end_margin": 20, "kill_delay": None, "setup": ["module load x"], "isolation": "required",
     }  # fmt: skip

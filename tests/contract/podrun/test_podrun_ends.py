@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from podrunkit import Pod, container, mount, session, table, until
+from podrunkit import USER, Pod, container, mount, session, table, until
 
 TRAP = "trap 'echo got TERM; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
 STUBBORN = "trap 'echo got TERM' TERM; echo ready; while :; do sleep 0.05; done"
@@ -225,8 +227,17 @@ class TestWithoutBubblewrap:
         pod.write(container("main", "sleep 1000 & setsid sleep 1000 & echo $!")).start()
         assert pod.wait() == 0
         daemon = int(pod.output())
-        os.kill(daemon, signal.SIGKILL)  # it left the session: only MoM's cgroup would end it
+        assert daemon not in {entry.pid for entry in table()}  # although it left the session
         until(lambda: not session(pod.pid), "the session to end")
+
+    def test_a_daemon_ends_with_a_killed_podrun(self, pod: Pod) -> None:
+        """Found by the security review: setsid was enough to outlive podrun's guard."""
+        pod.write(container("main", "setsid sleep 1000 & echo $!; echo ready; sleep 1000")).start()
+        ready(pod)
+        daemon = int(pod.output().split()[0])
+        os.kill(pod.pid, signal.SIGKILL)
+        pod.wait()
+        until(lambda: daemon not in {entry.pid for entry in table()}, "the daemon to end")
 
     def test_command_not_found(self, pod: Pod) -> None:
         state = pod.write(container("main", "no-such-program", "x")).run()["containers"]["main"]
@@ -274,6 +285,69 @@ def wrapper(pod: Pod, first: str) -> str:
 @bwrap
 def test_the_status_names_the_wall(pod: Pod) -> None:
     assert pod.write(container("main", "true")).run()["isolation"] == "bubblewrap"
+
+
+def in_memory() -> list[Path]:
+    """The account's folders in the node's memory."""
+    return list(Path("/dev/shm").glob(f"hpc-bridge-{USER}-*"))
+
+
+MEMORY = mount("volumes/fast", "/dev/shm", medium="Memory", size=1 << 20)
+
+
+@bwrap
+def test_an_empty_dir_in_memory_is_a_tmpfs_that_containers_share(pod: Pod) -> None:
+    """It lay in the spool, on the shared file system."""
+    check = "stat -f -c %T /dev/shm; stat -c %a /dev/shm"
+    writer = container("writer", f"{check}; echo shared > /dev/shm/x", kind="init", mounts=[MEMORY])
+    other = mount("volumes/fast", "/cache/deep", medium="Memory", sub_path="sub")
+    reader = container("main", "cat /dev/shm/x; touch /cache/deep/y; ls -A /dev/shm", mounts=[MEMORY, other])
+    before = set(in_memory())
+    assert pod.write(writer, reader).run()["result"] == "Succeeded", pod.status
+    assert pod.output("writer") == b"tmpfs\n777\n"
+    assert pod.output() == b"shared\nsub\nx\n"
+    assert set(in_memory()) <= before
+    assert not list(pod.path("volumes/fast").iterdir())
+
+
+@bwrap
+@pytest.mark.parametrize("guarded", [True, False])
+def test_memory_is_given_back_by_the_guard_or_by_the_next_pod(make_pod: Callable[..., Pod], guarded: bool) -> None:
+    before = set(in_memory())
+    pod = make_pod("killed").write(container("main", "echo ready; sleep 1000", mounts=[MEMORY])).start()
+    ready(pod)
+    (folder,) = set(in_memory()) - before
+    assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, USER)
+    living = make_pod("living").write(container("main", "echo ready; sleep 1000", mounts=[MEMORY])).start()
+    ready(living)
+    (kept,) = set(in_memory()) - before - {folder}
+    if guarded:
+        os.kill(pod.pid, signal.SIGKILL)
+        pod.wait()
+    else:
+        os.kill(pod.pid, signal.SIGSTOP)  # the guard ends first, as it may when MoM kills all
+        send_all(sorted(set(session(pod.pid)) - {pod.pid}), signal.SIGKILL)
+        pod.kill()
+        assert folder.exists()
+        make_pod("next").write(container("main", "true", mounts=[MEMORY])).run()
+    until(lambda: not folder.exists(), "the folder to go")
+    assert kept.exists()
+    living.stop(2)
+    living.wait()
+    assert not kept.exists()
+
+
+@bwrap
+def test_an_empty_dir_has_the_mode_that_a_kubelet_gives(pod: Pod) -> None:
+    config = mount("volumes/config", "/config", read_only=True)
+    check = container("main", "stat -c %a /data /config", mounts=[mount("volumes/data", "/data"), config])
+    pod.write(check)
+    for name in ("data", "config"):
+        pod.path(f"volumes/{name}").chmod(0o700)
+    pod.put("volumes/config/..1/key", "x")
+    assert pod.run()["result"] == "Succeeded"
+    assert pod.output() == b"777\n700\n"
+    assert pod.directory.stat().st_mode & 0o777 == 0o700
 
 
 @bwrap
