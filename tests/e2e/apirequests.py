@@ -312,6 +312,8 @@ def _as_router() -> Iterator[Request]:
         {"spec": {"taints": tainted["spec"]["taints"][:1]}},
         kind="merge",
     )
+    evicting = [tainted["spec"]["taints"][0], {"key": names.UNREACHABLE_TAINT, "effect": "NoExecute"}]
+    yield ask("a taint that evicts", "patch", paths.node(OWN), False, {"spec": {"taints": evicting}}, kind="merge")
     yield ask("all taints gone", "patch", paths.node(OWN), False, {"spec": {"taints": None}}, kind="merge")
     yield ask("a virtual node's label", "patch", paths.node(OWN), False, {"metadata": {"labels": {"x": "y"}}})
     yield ask("a cordon", "patch", paths.node(OWN), False, {"spec": {"unschedulable": True}})
