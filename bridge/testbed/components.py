@@ -16,6 +16,7 @@ from bridge.testbed.certs import KUBELET_CLIENT, CertificateAuthority
 from bridge.testbed.kubectl import write_kubeconfig
 from bridge.testbed.processes import Process, ProcessGroup, free_ports
 
+LOOPBACK = "127.0.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
 START_TIMEOUT = 180.0  # s until the API server is ready
 API_SERVER_NAMES = (
@@ -37,11 +38,13 @@ class Layout:
     port: int
     node_monitor_grace: float | None = None
     tolerations: int | None = None
+    address: str = LOOPBACK
+    """Where the API server listens. Any other is also the endpoint of the Service `kubernetes`, for real nodes."""
 
     @property
     def url(self) -> str:
         """The API server's address."""
-        return f"https://127.0.0.1:{self.port}"
+        return f"https://{self.address}:{self.port}"
 
     @property
     def logs(self) -> Path:
@@ -140,7 +143,7 @@ class Components:
         self._etcd_client, self._etcd_peer = f"https://127.0.0.1:{client}", f"https://127.0.0.1:{peer}"
         ca = layout.ca
         self._etcd_pair = ca.write("etcd", "etcd", addresses=["127.0.0.1", "localhost"])
-        self._serving_pair = ca.write("apiserver", "kube-apiserver", addresses=API_SERVER_NAMES)
+        self._serving_pair = ca.write("apiserver", "kube-apiserver", addresses=(*API_SERVER_NAMES, layout.address))
         self._kubelet_pair = ca.write("kubelet-client", KUBELET_CLIENT)
         self._account_keys = ca.write_service_account_key()
 
@@ -200,7 +203,7 @@ class Components:
         (etcd_cert, etcd_key), (serving_cert, serving_key) = self._etcd_pair, self._serving_pair
         (kubelet_cert, kubelet_key), (account_key, account_public) = self._kubelet_pair, self._account_keys
         return [
-            "--bind-address=127.0.0.1",
+            f"--bind-address={layout.address}",
             f"--secure-port={layout.port}",
             f"--tls-cert-file={serving_cert}",
             f"--tls-private-key-file={serving_key}",
@@ -216,8 +219,12 @@ class Components:
             f"--service-cluster-ip-range={SERVICE_RANGE}",
             f"--kubelet-client-certificate={kubelet_cert}",
             f"--kubelet-client-key={kubelet_key}",
-            f"--kubelet-certificate-authority={layout.ca.cert_file}",
-            "--endpoint-reconciler-type=none",  # a loopback address may not be an endpoint; it would only complain
+            # With a real node as kubeadm has it: certificates that kubelets made for themselves are not verified.
+            *([f"--kubelet-certificate-authority={layout.ca.cert_file}"] if layout.address == LOOPBACK else []),
+            # A loopback address may not be an endpoint; it would only complain.
+            "--endpoint-reconciler-type=none"
+            if layout.address == LOOPBACK
+            else f"--advertise-address={layout.address}",
             "--shutdown-delay-duration=0s",
             *apiserver_flags(layout),
         ]

@@ -22,7 +22,7 @@ from typing import Any
 
 from bridge.testbed import build, k3s
 from bridge.testbed.certs import KUBELET_CLIENT, CertificateAuthority
-from bridge.testbed.components import START_TIMEOUT, Backend, Components, Layout, prepare
+from bridge.testbed.components import LOOPBACK, START_TIMEOUT, Backend, Components, Layout, prepare
 from bridge.testbed.errors import TestbedError
 from bridge.testbed.kubectl import find_kubectl, write_kubeconfig
 from bridge.testbed.processes import free_ports
@@ -47,14 +47,15 @@ class ControlPlane:
         workdir: Path | None = None,
         node_monitor_grace: float | None = None,
         tolerations: int | None = None,
+        address: str = LOOPBACK,
         progress: build.Progress = build.quiet,
     ) -> None:
         self._progress = progress
         self._own = workdir is None
         self.workdir = workdir or Path(tempfile.mkdtemp(prefix="hpc-bridge-control-plane-"))
-        (port,) = free_ports(1)
+        (port,) = free_ports(1, address)
         self.ca = CertificateAuthority(self.workdir / "pki")
-        self.layout = Layout(self.workdir, self.ca, port, node_monitor_grace, tolerations)
+        self.layout = Layout(self.workdir, self.ca, port, node_monitor_grace, tolerations, address)
         self.url, self.ca_file = self.layout.url, self.ca.cert_file
         self.audit_log, self.logs = self.layout.audit_log, self.layout.logs
         self.admin_kubeconfig = self.workdir / "admin.kubeconfig"
@@ -143,7 +144,7 @@ class ControlPlane:
         """
         context = ssl.create_default_context(cafile=str(self.ca_file))
         context.load_cert_chain(*self._admin)
-        connection = http.client.HTTPSConnection("127.0.0.1", self.layout.port, context=context, timeout=5)
+        connection = http.client.HTTPSConnection(self.layout.address, self.layout.port, context=context, timeout=5)
         with contextlib.closing(connection):
             headers = {"Content-Type": kind} if body is not None else {}
             connection.request(method, path, json.dumps(body) if body is not None else None, headers)

@@ -7,9 +7,13 @@ takes root and about a minute, once: it is then kept in `~/.cache/hpc-bridge/ima
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
+import json
 import os
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -113,3 +117,39 @@ def build_agent(running: Engine, checkout: Path, progress: Progress = quiet) -> 
     where = ["--network", "host", "-f", "docker/agent/Dockerfile", "--build-arg", base]
     running.docker("build", *where, "-t", AGENT, str(checkout))
     return AGENT
+
+
+def busybox_archive(name: str, command: list[str]) -> bytes:
+    """An image of one static busybox, as `docker save` writes it; no registry has to be reached for it."""
+    layer = io.BytesIO()
+    program = Path(str(find_program("busybox"))).read_bytes()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for folder in ("bin", "tmp", "etc", "proc", "sys", "dev"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        entry = tarfile.TarInfo("bin/busybox")
+        entry.size, entry.mode = len(program), 0o755
+        tar.addfile(entry, io.BytesIO(program))
+        for link in ("sh", "sleep", "wget", "nc", "cat"):
+            entry = tarfile.TarInfo(f"bin/{link}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(entry)
+    digest = hashlib.sha256(layer.getvalue()).hexdigest()
+    config = {"architecture": "amd64", "os": "linux", "config": {"Cmd": command, "Env": ["PATH=/bin"]}}
+    config |= {"rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}}
+    text = json.dumps(config).encode()
+    names = {"config": f"{hashlib.sha256(text).hexdigest()}.json", "layer": f"{digest}/layer.tar"}
+    manifest = [{"Config": names["config"], "RepoTags": [name], "Layers": [names["layer"]]}]
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        files = {
+            names["config"]: text,
+            names["layer"]: layer.getvalue(),
+            "manifest.json": json.dumps(manifest).encode(),
+        }
+        for file, content in files.items():
+            entry = tarfile.TarInfo(file)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return archive.getvalue()

@@ -47,11 +47,12 @@ class PbsTestCluster:
         *,
         workdir: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        host: str = sshd.HOST,
         progress: Progress = quiet,
     ) -> None:
         """workdir: an existing folder that other users may enter; a temporary one, removed at the end, if None.
 
-        environment: what sessions on the login node have in theirs.
+        environment: what sessions on the login node have in theirs. host: the address of its sshd.
         """
         self.name = config.server
         self._own = workdir is None
@@ -63,6 +64,7 @@ class PbsTestCluster:
         self.sshd: sshd.Sshd | None = None
         self._config = replace(config, python=_system_python(), users=(*config.users, OTHER))
         self._environment = environment
+        self._host = host
         self._progress = progress
         self._accounts: list[Account] = []
 
@@ -90,7 +92,7 @@ class PbsTestCluster:
                 shared.mkdir()
                 shared.chmod(0o1777)
                 environment = {"HPC_BRIDGE_TEST_SHARED": str(shared), **(self._environment or {})}
-                self.sshd = sshd.Sshd(self.account, folder, environment)
+                self.sshd = sshd.Sshd(self.account, folder, environment, self._host)
         except BaseException:
             self.stop()
             raise

@@ -17,6 +17,7 @@ from bridge.testbed.demo_interrupts import EXIT_STATUS, Interrupts
 from bridge.testbed.demo_screen import Screen
 from bridge.testbed.errors import TestbedError
 from bridge.testbed.packages import ensure_packages
+from bridge.testbed.worker import prepare_worker
 
 PACKAGES = {"openssh-server": "sshd", "openssh-client": "ssh", "bubblewrap": "bwrap"}
 WITHOUT = {
@@ -48,8 +49,9 @@ def main() -> int:
         for sentence in packages(screen.progress):
             screen.line(sentence)
         control_plane(screen.progress)
-        if why := images.prepare_containers(screen.progress):
-            screen.line(why)
+        for get in (images.prepare_containers, prepare_worker):
+            if why := get(screen.progress):
+                screen.line(why)
     except KeyboardInterrupt:
         return EXIT_STATUS
     except TestbedError as error:

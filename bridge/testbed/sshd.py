@@ -40,10 +40,15 @@ class Sshd:
     home: the account's home directory.
     """
 
-    def __init__(self, account: Account, workdir: Path, environment: Mapping[str, str] | None = None) -> None:
-        """workdir: an existing folder for keys, configuration and log; only ours to read. environment: of sessions."""
-        self.host, self.user, self.home = HOST, account.name, account.home
-        (self.port,) = free_ports(1)
+    def __init__(
+        self, account: Account, workdir: Path, environment: Mapping[str, str] | None = None, host: str = HOST
+    ) -> None:
+        """workdir: an existing folder for keys, configuration and log; only ours to read. environment: of sessions.
+
+        host: the address to listen at.
+        """
+        self.host, self.user, self.home = host, account.name, account.home
+        (self.port,) = free_ports(1, host)
         self.key_file = workdir / "client_key"
         self.known_hosts = workdir / "known_hosts"
         self._workdir = workdir
@@ -98,7 +103,7 @@ Subsystem sftp internal-sftp
         # Sessions inherit nothing of ours: a login node knows no virtual environment and no KUBECONFIG.
         env = {"PATH": "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"}
         process = Process(f"sshd of {self.user}", argv, log=self._workdir / "sshd.log", env=env, grace=2)
-        process.wait_until(lambda: accepts(self.port), "open port", timeout=20)
+        process.wait_until(lambda: accepts(self.port, self.host), "open port", timeout=20)
         return process
 
     @property
