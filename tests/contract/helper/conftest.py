@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -52,3 +53,5 @@ def site(pbs: Server, tmp_path: Path) -> Iterator[Site]:
         yield found
     finally:
         found.close()
+        # Trees that Python's own rmtree cannot walk: pytest would stumble over them at the end of a later session.
+        subprocess.run(["rm", "-rf", str(tmp_path)], check=False)
