@@ -170,10 +170,10 @@ def _items(pod: Json, source: Json, path: str) -> Iterator[Refusal]:
             problem = _own_problem(pod, item, None, env=False)
             if kind == "downwardAPI" and not (item.get("fieldRef") or item.get("resourceFieldRef")):
                 problem = "needs fieldRef or resourceFieldRef"
-            if not volumes.safe_path(item["path"]):
+            if not volumes.safe_file(item["path"]):
                 problem = "a path must be relative and without .."
             if problem:
-                yield Refusal(f"{path}.{kind}.items[{item['path'][:80]}]", problem)
+                yield Refusal(f"{path}.{kind}.items[{texts.escaped(item['path'][:80])}]", problem)
     token = source.get("serviceAccountToken")
     if token and not volumes.safe_path(token["path"]):
         yield Refusal(f"{path}.serviceAccountToken.path", "must be a relative path without ..")

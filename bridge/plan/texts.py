@@ -3,8 +3,9 @@
 The API server checks few texts. A NUL ends an option where options are joined by it, a newline starts a line of its
 own where a message is printed, and `../../kube-system/secrets/x` is another object where a URL is made of it.
 So control characters and half characters (lone surrogates) are refused in every text and key of the spec, but for the
-ones that are a program's own affair: command, args and the value of a variable may hold anything that execve takes,
-which is all but NUL. What names an object of Kubernetes must be a DNS subdomain, whatever the API server lets through.
+ones that are a program's own affair: command, args, the value of a variable and the names of files in its volumes may
+hold anything that the kernel takes, which is all but NUL. What names an object of Kubernetes must be a DNS subdomain,
+whatever the API server lets through.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from bridge.plan.model import Json, Refusal
 
 MOST_VALUES = 20_000  # in one spec: some questions are asked of each container for each of its variables or mounts
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_FREE = re.compile(r"(?:initContainers|containers|ephemeralContainers)\[\]\.(?:command\[\]|args\[\]|env\[\]\.value)")
+_FREE = re.compile(
+    r"(?:initContainers|containers|ephemeralContainers)\[\]\.(?:command\[\]|args\[\]|env\[\]\.value)"
+    r"|volumes\[\]\.(?:projected\.sources\[\]\.)?(?:configMap|secret|downwardAPI)\.items\[\]\.path"
+)
 _NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _SHORT = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _NAMES_WHAT = "must be the name of an object: lower-case letters, digits, - and ., at most 253 (a DNS subdomain)"

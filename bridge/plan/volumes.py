@@ -37,8 +37,13 @@ def root(volume: Json) -> str:
 
 
 def safe_path(path: str) -> bool:
-    """Whether a path given by the pod stays below the folder it is relative to."""
-    return bool(path) and not path.startswith("/") and ".." not in path.split("/") and not control(path)
+    """Whether a path given by the pod stays below the folder it is relative to, and can stand in an option."""
+    return safe_file(path) and not control(path)
+
+
+def safe_file(path: str) -> bool:
+    """The same for a file that the bridge writes: the API server, and any file system, take a newline in its name."""
+    return bool(path) and not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
 
 
 def files(pod: Json, volume: Json, plan: Plan, sources: Sources, node: NodeFacts) -> VolumeFiles:

@@ -58,6 +58,13 @@ def test_items_stay_inside(path: str) -> None:
     assert [field for field, _ in reasons(given)] == [f"spec.volumes[0].configMap.items[{path}]"]
 
 
+def test_a_file_may_have_a_newline_in_its_name_but_no_nul() -> None:
+    """Kubernetes' own suite has such names; a file system takes them, and they never stand in an option."""
+    for path, taken in (("path/to/data\n", True), ("a\0b", False)):
+        volume = {"name": "v", "configMap": {"name": "c", "items": [{"key": "k", "path": path}]}}
+        assert (not plan(pod(volumes=[volume]), cluster()).refusals) is taken
+
+
 def test_modes() -> None:
     items = [{"key": "a", "path": "a", "mode": 0o400}, {"key": "b", "path": "b"}]
     own = {"name": "cm", "defaultMode": 0o750, "items": items}
