@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import yaml
-from world import World, condition, container, pod, until
+from world import World, container, pod, until
 
 
 def test_changes_that_a_job_cannot_follow_are_told(bridge: World) -> None:
@@ -15,16 +15,17 @@ def test_changes_that_a_job_cannot_follow_are_told(bridge: World) -> None:
     bridge.wait_phase("changing", "Running")
     main = container(bridge.wait("changing", lambda p: container(p).get("imageID"), what="imageID"))
     larger = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}}
-    bridge.kubectl("patch", "pod", "changing", "--subresource=resize", "--patch", json.dumps(larger))
-    bridge.wait("changing", lambda p: condition(p, "PodResizePending").get("reason") == "Infeasible", what="infeasible")
+    # Older API servers let it through: unit/test_pods_live.py::test_a_resize_is_infeasible_until_it_is_taken_back
+    args = ("patch", "pod", "changing", "--subresource=resize", "--patch", json.dumps(larger))
+    assert "without support for resize" in bridge.kubectl(*args, check=False).stderr
     bridge.kubectl("set", "image", "pod/changing", "main=busybox:2")
     bridge.kubectl("debug", "changing", "--quiet", "--image=busybox:1.36", "--container=debugger", "--attach=false")
 
     def told() -> bool:
         texts = [message for reason, message in bridge.events("changing") if reason == "ChangeNotApplied"]
-        return all(any(word in text for text in texts) for word in ("resources", "busybox:2", "debugger"))
+        return all(any(word in text for text in texts) for word in ("busybox:2", "debugger"))
 
-    until(told, "three changes told")
+    until(told, "both changes told")
     after = bridge.wait(
         "changing",
         lambda p: p["status"].get("observedGeneration") == p["metadata"]["generation"],
@@ -33,7 +34,6 @@ def test_changes_that_a_job_cannot_follow_are_told(bridge: World) -> None:
     (debugger,) = after["status"]["ephemeralContainerStatuses"]
     assert debugger["state"]["waiting"]["reason"] == "UnsupportedPodField"
     assert (container(after)["image"], container(after)["imageID"]) == (main["image"], main["imageID"])
-    assert container(after)["resources"]["requests"] == {"cpu": "1"}
     assert (after["status"]["phase"], container(after)["restartCount"]) == ("Running", 0)
     bridge.kubectl("delete", "pod", "changing", "--wait=false")
     bridge.wait_gone("changing")

@@ -39,7 +39,7 @@ class Server:
 
     async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         self.asked.append((path, body))
-        expires = rfc3339(self.clock.time() + 3600)
+        expires = rfc3339(self.clock.time() + body["spec"]["expirationSeconds"])
         return {"status": {"token": f"t{len(self.asked)}", "expirationTimestamp": expires}}
 
 
@@ -64,6 +64,17 @@ async def test_many_pods_read_a_config_map_once(source: InputSource, server: Ser
     assert server.asked == [(paths.config_map("default", "c"), {})]
     await clock.advance(5.0)
     await source.gather(pod(), [CONFIG])
+    assert len(server.asked) == 2
+
+
+async def test_no_token_gets_older_than_a_day(source: InputSource, server: Server, clock: VirtualClock) -> None:
+    week = InputRef("Token", "default", audience="vault", expiration=7 * 86400)
+    await source.gather(pod(), [week])
+    await clock.advance(86390)
+    await source.gather(pod(), [week])
+    assert len(server.asked) == 1
+    await clock.advance(20)
+    await source.gather(pod(), [week])
     assert len(server.asked) == 2
 
 
