@@ -26,7 +26,7 @@ def send(frame):
 
 
 def status(uid, word):
-    run = {"state": "running", "message": word * 4000, "last": {"message": word * 4000}}
+    run = {"state": "running", "message": word * 100, "last": {"message": word * 100}}
     tree = {"version": 1, "uid": uid, "phase": "Running", "result": None}
     return dict(tree, containers={f"c{number:03}": run for number in range(256)})
 
