@@ -204,12 +204,12 @@ def test_an_agent_that_starts_while_a_login_node_is_down(control_plane: ControlP
 
 
 HOSTILE = ("../../kube-system/secrets/hostile", "..", "../secrets", "a/b", "a%2Fb", "hostile?watch=1", "A.b", "a\nb")
+# A claim is not among them: the scheduler binds no pod whose claim does not exist.
 PLACES: dict[str, Callable[[dict[str, Any], str], None]] = {
     "secret": lambda spec, name: _volume(spec, secret={"secretName": name}),
     "config-map": lambda spec, name: _volume(spec, configMap={"name": name}),
     "projected-secret": lambda spec, name: _volume(spec, projected={"sources": [{"secret": {"name": name}}]}),
     "projected-map": lambda spec, name: _volume(spec, projected={"sources": [{"configMap": {"name": name}}]}),
-    "claim": lambda spec, name: _volume(spec, persistentVolumeClaim={"claimName": name}),
     "pull": lambda spec, name: spec.update(imagePullSecrets=[{"name": name}]),
     "env": lambda spec, name: _env(spec, valueFrom={"secretKeyRef": {"name": name, "key": "password"}}),
     "env-map": lambda spec, name: _env(spec, valueFrom={"configMapKeyRef": {"name": name, "key": "password"}}),
