@@ -5,7 +5,6 @@ reported, and the agent once more before it is believed. What is too long is cut
 largest; another type makes the whole status unbelievable. Pure.
 """
 
-import math
 from typing import Any, Dict, Optional, Tuple
 
 VERSION = 1
@@ -124,7 +123,7 @@ class _Reader:
             return clean(text)
         if kind[0] == "int" and type(value) is int:
             return value if kind[1] <= value <= kind[2] else kind[2]
-        if kind[0] == "time" and type(value) in (int, float) and not math.isnan(value):
+        if kind[0] == "time" and type(value) in (int, float) and value == value:  # not NaN
             return min(max(value, 0), 1e11)
         if kind[0] == "flag" and isinstance(value, bool):
             return value

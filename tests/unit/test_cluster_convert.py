@@ -126,6 +126,55 @@ def test_nothing_raises(observations: list[Any], gone: Any, cursor: Any) -> None
     assert all(isinstance(observation.uid, str) for observation in made.observations)
 
 
+WHOLE: dict[str, Any] = {
+    "cursor": "a.1", "full": True, "complete": True, "more": False, "gone": ["b"], "server_up": True,
+    "server_message": "", "read_age": 0.5, "poll_age": 1, "observations": [],
+}  # fmt: skip
+SEEN: dict[str, Any] = {
+    "uid": UID, "job_id": "1.a", "submitting": False, "claimed": True, "stopping": False, "status_problem": "",
+    "pbs": {
+        "seen": "present", "at": 5.0, "state": "R", "substate": 42, "comment": "c", "queue": "q",
+        "exec_vnode": "(n:ncpus=1)", "exit_status": 0, "estimated": 7.0,
+    },
+    "status": STATUS | {"containers": {"main": {"state": "running", "run": 0, "last": None}}},
+}  # fmt: skip
+huge = st.sampled_from([10**400, -(10**18), 1 << 63, "\ud800" * 10, "x" * 100_000, [[]] * 1000, {"a": {"b": {}}}])
+
+
+def spoilt(tree: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """The tree with one of its fields, at whatever depth, replaced by anything."""
+    here = st.sampled_from(sorted(tree)).flatmap(
+        lambda name: (json_values | huge).map(lambda value, name=name: tree | {name: value})
+    )
+    inner = [
+        spoilt(value).map(lambda made, name=name: tree | {name: made})
+        for name, value in tree.items()
+        if isinstance(value, dict) and value
+    ]
+    return st.one_of(here, *inner)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(spoilt(WHOLE), spoilt(SEEN))
+def test_whatever_stands_in_one_field_the_report_is_bounded_and_of_the_right_types(top: Any, entry: Any) -> None:
+    for head in (top, WHOLE | {"observations": [entry]}, top | {"observations": [entry, SEEN]}):
+        made = convert.jobs_report(head)
+        assert {type(value) for value in (made.full, made.complete, made.more, made.server_up)} == {bool}
+        assert len(made.cursor) <= 200
+        assert not (made.complete and made.spoilt)
+        for age in (made.read_age, made.poll_age):
+            assert age is None or 0 <= abs(age) < 1e12
+        for seen in made.observations:
+            assert len(seen.uid) <= 64
+            view = seen.pbs
+            numbers = (view.substate, view.exit_status)
+            assert all(number is None or abs(number) < 1 << 31 for number in numbers)
+            shown = json.dumps([seen.status, view.comment, view.queue, view.exec_vnode, seen.status_problem])
+            assert len(shown) < 700_000
+            shown.encode("utf-8")
+            assert "\\ud800\\ud800" not in shown
+
+
 def recorded(name: str) -> bytes:
     output: str = json.loads((RECORDINGS / f"{name}.json").read_text())["stdout"]
     return output.encode()
