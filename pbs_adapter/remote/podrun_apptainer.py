@@ -222,29 +222,19 @@ def find(path: bytes) -> Tuple[Optional[Apptainer], str]:
     if program is None:
         return None, "neither apptainer nor singularity is on PATH (%s); the cluster's setup lines may add it" % search
     try:
-        done = _help(program, path)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        code, output = _help(program, path)
+    except OSError as error:
         return None, str(error)
-    words = done.stdout.decode("utf-8", "replace").split()
-    if done.returncode != 0 or "--containall" not in " ".join(words):
-        return None, "%s exec --help ended with %d" % (program, done.returncode)
+    words = output.decode("utf-8", "replace").split()
+    if code != 0 or "--containall" not in " ".join(words):
+        return None, "%s exec --help ended with %d" % (program, code)
     return Apptainer(program, frozenset(word.strip("[],") for word in words), path), ""
 
 
-def _help(program: str, path: bytes) -> "subprocess.CompletedProcess[bytes]":
+def _help(program: str, path: bytes) -> Tuple[int, bytes]:
     """What it says of `exec`; tried twice, since a file system that was slow once says nothing about apptainer."""
     env = {b"PATH": path, b"HOME": os.environb.get(b"HOME", b"/")}
-    argv = [program, "exec", "--help"]
-    for patience in (30, 60):
-        try:
-            return subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=patience,
-                env=env,
-            )
-        except subprocess.TimeoutExpired as error:
-            late = error
-    raise late
+    try:
+        return processes.ask([program, "exec", "--help"], env, 30.0)
+    except TimeoutError:
+        return processes.ask([program, "exec", "--help"], env, 60.0)

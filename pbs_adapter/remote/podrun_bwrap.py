@@ -106,8 +106,7 @@ class Bubblewrap(Runtime):
 
     def _can_pin(self) -> bool:
         if self._binds_descriptors is None:
-            text = subprocess.run([self._path, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_CLEAN)
-            self._binds_descriptors = b"--bind-fd" in text.stdout
+            self._binds_descriptors = b"--bind-fd" in processes.ask([self._path, "--help"], _CLEAN, PROBE)[1]
         return self._binds_descriptors
 
 
@@ -294,21 +293,19 @@ def probe(path: str, patience: float = PROBE) -> Answer:
     root.host_tree([])
     options = [os.fsdecode(option) for option in root.finished("/", True)]
     reader, writer = os.pipe()
-    argv = [path] + options + ["--json-status-fd", str(writer), "--", "true"]
+    argv = [path, "--die-with-parent"] + options + ["--json-status-fd", str(writer), "--", "true"]
     try:
-        done = subprocess.run(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=patience, pass_fds=(writer,), env=_CLEAN
-        )
-    except subprocess.TimeoutExpired:
-        return Answer(None, "%s did not answer within %d s" % (path, patience))
+        code, output = processes.ask(argv, _CLEAN, patience, [writer])
+    except TimeoutError as error:
+        return Answer(None, str(error))
     except OSError as error:
         return Answer(None, str(error), error.errno in (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC))
     finally:
         os.close(reader)
         os.close(writer)
-    if done.returncode != 0:
-        text = done.stdout.decode("utf-8", "replace").strip() or "%s ended with %d" % (path, done.returncode)
-        busy = done.returncode < 0 or any(word in done.stdout for word in _BUSY)
+    if code != 0:
+        text = output.decode("utf-8", "replace").strip() or "%s ended with %d" % (path, code)
+        busy = code < 0 or any(word in output for word in _BUSY)
         return Answer(None, text, not busy or _no_namespaces())
     return Answer(Bubblewrap(path))
 

@@ -9,8 +9,9 @@ import ctypes
 import os
 import signal
 import subprocess
+import tempfile
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .podrun_verify import Verifier
 
@@ -91,6 +92,34 @@ def spawn(launch: Launch, stdout: int, stderr: int) -> "subprocess.Popen[bytes]"
             os.close(descriptor)
         if launch.verifier is not None:
             launch.verifier.hand_over()
+
+
+def ask(argv: Sequence[str], env: Dict[bytes, bytes], patience: float, fds: Sequence[int] = ()) -> Tuple[int, bytes]:
+    """Run a short program: its exit status and what it said. Raises OSError, and TimeoutError when it takes too long.
+
+    Into a file and by process group, not subprocess.run: that would wait for what the program has left behind.
+    """
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=env,
+            pass_fds=tuple(fds),
+            preexec_fn=os.setpgrp,
+        )
+        try:
+            code = process.wait(patience)
+        except subprocess.TimeoutExpired:
+            send_group(process.pid, signal.SIGKILL)
+            try:
+                process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                pass  # the kernel does not let it go; it is reaped when it does
+            raise TimeoutError("%s did not answer within %g s" % (argv[0], patience)) from None
+        output.seek(0)
+        return code, output.read(1 << 20)
 
 
 def processes() -> List[Entry]:

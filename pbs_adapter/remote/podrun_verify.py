@@ -5,10 +5,12 @@ link between podrun's look and theirs. No path closes that race, but a look afte
 very file or directory that podrun holds open. The container waits meanwhile, so nothing has been read or written.
 """
 
+import collections
 import os
+import re
 import socket
 import time
-from typing import Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import podrun_files as files
 
@@ -43,11 +45,21 @@ class Verifier:
         return wrong
 
     def wrong(self, pid: int) -> str:
-        """What is wrong in the container whose first process waits already; "": nothing."""
+        """What is wrong in the container whose first process waits already; "": nothing.
+
+        By its table of mounts: an image that a FUSE program serves lets nobody outside the container walk its tree.
+        """
         try:
-            return self._compared(os.open("/proc/%d/root" % pid, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-        except OSError as error:
-            return "the container's mounts cannot be looked at: %s" % error.strerror
+            there = collections.Counter((mount.device, mount.root) for mount in mounts_of("/proc/%d/mountinfo" % pid))
+            here = {mount.number: mount for mount in mounts_of("/proc/self/mountinfo")}
+            for descriptor, path in self._wanted:
+                place = _within(descriptor, here)
+                if not there[place]:
+                    return "mount %s is not what it was when it was looked up: it was exchanged meanwhile" % path
+                there[place] -= 1  # twice the same must be there twice
+        except (OSError, ValueError, KeyError) as error:
+            return "the container's mounts cannot be looked at: %s" % error
+        return ""
 
     def _compared(self, root: int) -> str:
         try:
@@ -102,3 +114,35 @@ def _has(root: int, name: str) -> bool:
         return True
     except OSError:
         return False
+
+
+class MountEntry(NamedTuple):
+    """One line of a mountinfo: the file system, the path in it that is mounted, and where."""
+
+    number: int
+    device: bytes
+    root: bytes
+    point: bytes
+
+
+def mounts_of(path: str) -> List[MountEntry]:
+    """A table of mounts. Raises OSError, ValueError."""
+    with open(path, "rb") as file:
+        lines = [line.split() for line in file]
+    return [MountEntry(int(f[0]), f[2], _unescaped(f[3]), _unescaped(f[4])) for f in lines if len(f) > 4]
+
+
+def _unescaped(text: bytes) -> bytes:
+    return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match.group(1), 8)]), text)
+
+
+def _within(descriptor: int, mounts: Dict[int, MountEntry]) -> Tuple[bytes, bytes]:
+    """The file system of what is open, and its path in it. Raises OSError, KeyError, ValueError."""
+    with open("/proc/self/fdinfo/%d" % descriptor, "rb") as file:
+        number = next(int(line.split()[1]) for line in file if line.startswith(b"mnt_id:"))
+    mount = mounts[number]
+    path = os.fsencode(files.path_of(descriptor))
+    point = mount.point.rstrip(b"/")
+    if path != point and not path.startswith(point + b"/"):
+        raise ValueError("%r is not below %r" % (path, mount.point))
+    return mount.device, (mount.root.rstrip(b"/") + path[len(point) :].rstrip(b"/")) or b"/"

@@ -93,7 +93,14 @@ def world(
         {"image": "tool:gone", "runtime": "apptainer", "path": f"{IMAGES}/gone.sif"},
         {"image": "busybox:*"},
     ]
-    changes = {"images": rules, "imagePaths": [IMAGES], "poll": 3, "lostAfter": 5, "walltimeMargin": 5}
+    changes = {
+        "images": rules,
+        "imagePaths": [IMAGES],
+        "hostPaths": [{"path": "/var/tmp"}],
+        "poll": 3,
+        "lostAfter": 5,
+        "walltimeMargin": 5,
+    }
     agent = Agent(
         control_plane,
         [cluster],

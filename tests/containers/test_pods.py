@@ -226,3 +226,44 @@ def test_an_image_of_a_registry_is_refused(world: World) -> None:
     failed = world.wait_phase("pulled", "Failed")
     assert failed["status"]["reason"] == "ImageNotMapped"
     assert "images are not pulled from registries yet" in failed["status"]["message"]
+
+
+@pytest.mark.parametrize(("name", "image"), [("sif", SIF), ("directory", DIRECTORY)])
+def test_mounts_that_are_compared_before_the_command(
+    world: World, cluster: ContainerCluster, name: str, image: str
+) -> None:
+    """apptainer binds by path: podrun looks at each mount that others could exchange before the command starts."""
+    folder = f"/var/tmp/{name}"
+    cluster.run(
+        f"mkdir -p {folder}/real; ln -s real {folder}/inside; ln -s {HOME} {folder}/out; echo hi > {folder}/real/f"
+    )
+    volumes: list[Json] = [
+        {"name": "data", "emptyDir": {}},
+        {"name": "fast", "emptyDir": {"medium": "Memory"}},
+        {"name": "host", "hostPath": {"path": f"{folder}/inside"}},
+        {"name": "out", "hostPath": {"path": f"{folder}/out"}},
+    ]
+    mounts: list[Json] = [
+        {"name": "data", "mountPath": "/data"},
+        {"name": "data", "mountPath": "/part", "subPath": "a/b"},
+        {"name": "fast", "mountPath": "/data/deep"},
+        {"name": "fast", "mountPath": "/dev/shm"},
+        {"name": "host", "mountPath": "/host"},
+    ]
+    script = (
+        "cat /host/f; touch /part/x; ls /data/a/b; echo shared > /data/deep/y; cat /dev/shm/y; stat -f -c %T /dev/shm"
+    )
+    state = ended(
+        world, app(f"bound-{name}", script, image, volumeMounts=mounts, spec={"volumes": volumes}), "Succeeded"
+    )
+    assert state["containerID"].startswith("pbs+apptainer://")
+    assert world.logs(f"bound-{name}").split() == ["hi", "x", "shared", "tmpfs"]
+    bad = app(
+        f"out-{name}",
+        "ls /host",
+        image,
+        volumeMounts=[{"name": "out", "mountPath": "/host"}],
+        spec={"volumes": volumes},
+    )
+    state = ended(world, bad, "Failed")
+    assert (state["reason"], "by a symbolic link" in state["message"]) == ("StartError", True)
