@@ -57,8 +57,9 @@ def now() -> str:
 
 
 def report_ready(world: World, node: str) -> None:
-    """Make a node that reports now that it is ready."""
-    world.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+    """Make a node that reports now that it is ready, in a zone where ours are not: Kubernetes is patient by zone."""
+    labels = {"topology.kubernetes.io/zone": "elsewhere", "topology.kubernetes.io/region": "elsewhere"}
+    world.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels}})
     at = now()
     ready = {"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": at, "lastTransitionTime": at}
     status = json.dumps({"status": {"conditions": [ready]}})
