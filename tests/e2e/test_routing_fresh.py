@@ -64,6 +64,8 @@ def wide(
                 bridge.kubectl("delete", "pods", "--all", "-n", SPACE, "--grace-period=0", "--force", "--wait=false")
                 bridge.kubectl("delete", "node", "pbs-delta", "pbs-gamma", "--ignore-not-found")
     finally:
+        with bridge.agent.config.open("a") as file:  # changed, so that its rights are applied again: ours were others
+            file.write("\n")
         bridge.agent.start()
         bridge.agent.wait_ready(180)
 
