@@ -83,6 +83,7 @@ async def test_the_helpers_errors_have_their_classes(connection: Connection, kin
         "permanent": errors.Permanent,
         "rejected": errors.Rejected,
         "fenced": errors.Fenced,
+        "site": errors.SiteFault,
         "outcome": errors.OutcomeUnknown,
     }
     with pytest.raises(errors.AdapterError, match=r"^because$") as caught:
