@@ -20,6 +20,7 @@ _ENV_ONLY = ("spec.nodeName", "spec.serviceAccountName", "status.hostIP", "statu
 _FILE_ONLY = ("metadata.labels", "metadata.annotations")
 _ESCAPES = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
 _ESCAPES |= {"\\": "\\\\", '"': '\\"'}
+_ODD = re.compile(r"[^ !#-\[\]-~]")
 
 
 def field_problem(path: str, *, env: bool) -> str | None:
@@ -95,7 +96,7 @@ def _lines(items: Mapping[str, str]) -> str:
 
 def _quoted(text: str) -> str:
     """Go's %q: printable characters stay, the rest are escaped."""
-    return '"' + "".join(_escaped(c) for c in text) + '"'
+    return '"' + _ODD.sub(lambda match: _escaped(match[0]), text) + '"'
 
 
 def _escaped(char: str) -> str:

@@ -59,14 +59,14 @@ def expand(
     source, secret = value.data, value.secret
     out = bytearray()
     unknown = []
-    at = 0
+    at, last = 0, source.rfind(b")")  # behind the last one nothing is looked for: `$($($(` would cost its square
     while at < len(source):
         dollar = source.find(b"$", at)
         if dollar < 0 or dollar + 1 == len(source):
             break
         out += source[at:dollar]
         following = source[dollar + 1 : dollar + 2]
-        close = source.find(b")", dollar + 2) if following == b"(" else -1
+        close = source.find(b")", dollar + 2) if following == b"(" and dollar < last else -1
         if close < 0:
             out += b"$" if following == b"$" else b"$" + following
             at = dollar + 2

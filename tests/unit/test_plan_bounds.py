@@ -161,6 +161,16 @@ def test_expansion_stops_at_what_a_program_can_be_given() -> None:
         expand(plain("x" * (LONGEST + 1)), {})
 
 
+def test_expansion_takes_no_square_of_the_text() -> None:
+    text = "$(" * 500_000
+    for value in (text, text + ")", ")" + text):
+        began = time.process_time()
+        try:
+            expand(plain(value), {}, most=2 * len(value))
+        finally:
+            assert time.process_time() - began < 1
+
+
 def test_what_is_kept_of_many_pods_is_bounded_too() -> None:
     """A hundred pods of one ConfigMap each, all within the seconds in which objects are kept."""
     source = InputSource(Store(), SystemClock())  # type: ignore[arg-type]
