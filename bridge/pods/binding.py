@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bridge.api import names
+from bridge.pods.decide import Decision, Refresh, Submit
 from pbs_adapter.models import Json
 
 
@@ -34,3 +35,18 @@ def bound_account(pod: Json, holders: Sequence[str], serving: str | None) -> str
     if serving in holders or not holders:
         return serving
     return holders[0]
+
+
+def claim_text(account: str | None) -> str:
+    """For people: why a pod's volumes are not refreshed."""
+    return f"account {account}, which does not serve the namespace, says that it has the pod's job: it is sent nothing"
+
+
+def told_nothing(decision: Decision) -> Decision:
+    """The decision without what sends the pod's Secrets and tokens to the account.
+
+    A pod that was perhaps submitted under other settings is followed where it is said to be, but that is one account's
+    word: whoever owns the account would otherwise get what any pod of before refers to, for its UID.
+    """
+    actions = tuple(action for action in decision.actions if not isinstance(action, Refresh | Submit))
+    return Decision(actions, decision.wake_at)

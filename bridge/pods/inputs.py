@@ -16,7 +16,7 @@ from typing import TypeVar
 from bridge.kube import Kubernetes, paths
 from bridge.kube.clock import Clock, parse_rfc3339
 from bridge.kube.errors import Invalid, NotFound
-from bridge.plan.model import Allowance, InputRef, Json, token_request
+from bridge.plan.model import Allowance, InputRef, Json, TooLarge, token_request
 
 KEEP = 5.0  # seconds that a fetched ConfigMap or Secret, or its absence, is believed
 REFRESH_EVERY = 60.0  # seconds between looks at ConfigMaps and Secrets of submitted pods
@@ -25,6 +25,7 @@ TOKEN_LIFE = 0.8  # share of a token's life after which it is replaced
 _MOST_KEPT = 1000
 MOST_READ = 6 << 20  # bytes of all objects of one pod, as the API server writes them
 LIGHT = 512 << 10  # bytes that a pod may hold in memory while it is prepared and sent, as any number of pods may
+MOST_REFERENCES = 200  # objects and tokens of one pod: each is a request to the API server, every minute
 HEAVY = 4  # pods of a node that may hold more at once
 _MOST_BYTES = 8 << 20  # of all objects that are kept
 
@@ -92,10 +93,14 @@ class InputSource:
         """Return each reference's object, None where there is none. Raises TooLarge before it has read too much."""
         found: dict[InputRef, Json | None] = {}
         read = 0
-        allowance = Allowance("ConfigMaps and Secrets", MOST_READ)
+        allowance = Allowance("ConfigMaps, Secrets and tokens", MOST_READ)
+        if len(refs := tuple(refs)) > MOST_REFERENCES:
+            text = f"the pod refers to {len(refs)} ConfigMaps, Secrets and tokens; at most {MOST_REFERENCES} are read"
+            raise TooLarge(text)
         for ref in refs:
             if ref.kind == "Token":
                 found[ref] = await self._token(pod, ref)
+                allowance.spend(len(((found[ref] or {}).get("status") or {}).get("token") or ""))
             else:
                 kept = await self._object(pod["metadata"]["namespace"], ref)
                 allowance.spend(kept.size)

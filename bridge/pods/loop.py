@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
@@ -29,18 +29,19 @@ from bridge.plan.plan import plan as make_plan
 from bridge.pods import act as a
 from bridge.pods import live
 from bridge.pods.admission import admit, requests
-from bridge.pods.binding import annotated_account, bound_account
-from bridge.pods.decide import TERMINAL, Annotate, Decision, Submit, WriteStatus, decide, is_daemon
+from bridge.pods.binding import annotated_account, bound_account, claim_text, told_nothing
+from bridge.pods.decide import TERMINAL, Annotate, Decision, Refresh, Submit, WriteStatus, decide, is_daemon
 from bridge.pods.numa import NumaSpans
 from bridge.pods.orphans import Orphans, may_live
 from bridge.pods.outcome import Stage, outcome
 from bridge.pods.record import Failure, Record, Situation, was_submitted
 from bridge.pods.status import waits_unsatisfiable
-from pbs_adapter.models import Census, JobRef, Observation
+from pbs_adapter.models import JobRef
 
 log = structlog.get_logger(__name__)
 
 WORKERS = 24
+REFRESHES = 8  # pods whose volumes are looked at at the same time, so that workers are left for all else
 BURST = 6  # submissions at the same time from which on the rest of the work can wait
 SUBMITTERS = 24  # submissions at the same time; the helper runs eight
 SHOWN_AFTER = 10.0  # seconds that a pod waits for its turn to be submitted before its status tells of it
@@ -49,19 +50,6 @@ ERROR_PAUSE_MOST = 300.0
 SETTLE = 60.0  # seconds after the start in which a pod of before waits until every account has told what it has
 SIZE_PATIENCE = 30.0  # seconds after the start in which nothing is submitted before the cluster's size is known
 CHANGING = (WriteStatus, Annotate, Submit)  # after these the next decision may be another one at once
-
-
-class ObservedLink(a.Link, Protocol):
-    """The link as the loop reads it."""
-
-    @property
-    def census(self) -> Census | None: ...
-    def seen(self, account: str, uid: str) -> Observation | None: ...
-    def holders(self, uid: str) -> tuple[str, ...]: ...
-    def complete(self, account: str) -> bool: ...
-    def all_complete(self) -> bool: ...
-    def trouble(self, account: str) -> str: ...
-    def account_for(self, namespace: str) -> str | None: ...
 
 
 def prune(pod: Json) -> Json:
@@ -75,7 +63,7 @@ def prune(pod: Json) -> Json:
 class PodLoop:
     """Owns the pods of one node. `run` never returns; `wake(uids)` is called when a report changed them."""
 
-    def __init__(self, scene: a.Scene, link: ObservedLink, node: str, allowed: Callable[[], bool]) -> None:
+    def __init__(self, scene: a.Scene, link: a.ObservedLink, node: str, allowed: Callable[[], bool]) -> None:
         self._scene = scene
         self._link = link
         self._allowed = allowed
@@ -96,6 +84,7 @@ class PodLoop:
         self._pauses: dict[str, BackOff] = {}
         self._paused: dict[str, float] = {}  # until when; a change of the pod ends the pause
         self._submitting = 0
+        self._refreshes = asyncio.Semaphore(REFRESHES)
         self._timers: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}  # each pod's earliest timer
         self._timer_wake = asyncio.Event()
@@ -150,7 +139,8 @@ class PodLoop:
         """The account that has the pod's job, or that serves its namespace where there is none yet."""
         meta = pod["metadata"]
         serving = self._link.account_for(meta["namespace"])
-        return self.owner_of(meta["uid"]) or bound_account(pod, self._link.holders(meta["uid"]), serving)
+        holders = self._link.holders(meta["uid"]) if meta["uid"] in self._older else ()  # else nobody can have it
+        return self.owner_of(meta["uid"]) or bound_account(pod, holders, serving)
 
     def _changed(self, kind: str, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
@@ -248,6 +238,9 @@ class PodLoop:
         ref = JobRef(account or "", uid)
         self._judge(pod, plan, record, ref)
         decision = decide(self._situation(pod, plan, record, ref))
+        if record.claimed:
+            a.announce(self._scene, pod, record, "Warning", reasons.ACCOUNT_MISSING, claim_text(account), "claimed")
+            decision = told_nothing(decision)
         await self._perform(self._in_turn(uid, decision, may_submit=may_submit), pod, plan, ref, record)
 
     def _in_turn(self, uid: str, decision: Decision, *, may_submit: bool) -> Decision:
@@ -274,7 +267,9 @@ class PodLoop:
         uid = pod["metadata"]["uid"]
         account = self.account_of(pod)
         if account is not None and self._link.seen(account, uid) is not None:
-            record.account = account
+            record.account, serving = account, self._link.account_for(pod["metadata"]["namespace"])
+            record.claimed = account != serving and annotated_account(pod) is None
+            record.annotated |= record.claimed  # what the account says itself is not written down as ours
         return account
 
     def _plan(self, pod: Json, record: Record) -> Plan:
@@ -369,13 +364,16 @@ class PodLoop:
     async def _perform(self, decision: Decision, pod: Json, plan: Plan, ref: JobRef, record: Record) -> None:
         uid = ref.uid
         for action in decision.actions:
-            submits = isinstance(action, Submit)
+            submits, refreshes = isinstance(action, Submit), isinstance(action, Refresh)
+            if refreshes and self._refreshes.locked():
+                continue  # the decision looks again in a second
             if submits:
                 plan = self._numa.submitted(plan, self._link.census, record)
                 plan = replace(plan, kill_delay=kill_delay(plan.options.queue, self._link.census))
             self._submitting += submits
             try:
-                changed = await a.act(self._scene, action, pod, plan, ref, record)
+                async with self._refreshes if refreshes else nullcontext():
+                    changed = await a.act(self._scene, action, pod, plan, ref, record)
             except (NotFound, Conflict):
                 break  # the object is gone or another has its name: the watch will tell
             finally:

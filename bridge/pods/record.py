@@ -62,6 +62,7 @@ class Record:
     span_written: bool = False
     announced: dict[str, float] = field(default_factory=dict)  # key of an Event to when it was last written
     account: str = ""  # whose job it is, once there is one; empty: there is none yet
+    claimed: bool = False  # only the account itself says so, and others may be served by it: it is told nothing
     refusals: int = 0  # times in a row that the API server refused the status: the next one says less
     refused_until: float = 0.0  # no status before
     answered: Json | None = None  # the status as the API server made it of what was last sent

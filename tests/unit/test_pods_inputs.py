@@ -13,8 +13,8 @@ from virtualtime import VirtualClock
 from bridge.kube import paths
 from bridge.kube.clock import rfc3339
 from bridge.kube.errors import Forbidden, NotFound
-from bridge.plan.model import InputRef
-from bridge.pods.inputs import HEAVY, LIGHT, InputSource
+from bridge.plan.model import InputRef, TooLarge
+from bridge.pods.inputs import HEAVY, LIGHT, MOST_REFERENCES, InputSource
 
 CONFIG = InputRef("ConfigMap", "c")
 TOKEN = InputRef("Token", "default", audience="vault", expiration=3600)
@@ -180,3 +180,14 @@ async def test_what_has_to_wait_is_thrown_away_meanwhile(source: InputSource) ->
             slots[0].give_back()
             assert len(await waiting) == LIGHT + 1
             assert len(made) == 2
+
+
+async def test_a_pod_with_thousands_of_references_asks_the_api_server_nothing(
+    source: InputSource, server: Server
+) -> None:
+    many = [InputRef("ConfigMap", f"c{n}", optional=True) for n in range(MOST_REFERENCES + 1)]
+    tokens = [InputRef("Token", "default", audience=f"a{n}") for n in range(MOST_REFERENCES + 1)]
+    for refs in (many, tokens):
+        with pytest.raises(TooLarge, match="at most 200"):
+            await source.gather(pod(), refs)
+    assert not server.asked

@@ -397,3 +397,55 @@ async def test_comments_of_pbs_make_few_events() -> None:
             view = PbsView(Seen.PRESENT, 0.0, "Q", comment=f"Not Running: {number} jobs before it", queue="workq")
             s.pbs.put("default", Observation("uid-of-waits", job_id="1.alpha", pbs=view))
         assert s.events.reasons("waits").count("PBSWaiting") <= 3
+
+
+# Accounts that tell of pods which are not theirs
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("tells", ["runs", "submitting"])
+async def test_an_account_gets_nothing_of_a_pod_that_it_only_claims(before: bool, tells: str) -> None:
+    """It has read the UID of a pod that waits: neither Secrets nor tokens go there, before and after a restart."""
+    s = stage("liar", "honest")
+    s.pbs.connect()
+    thing = made("mine", "team")
+    thing["spec"]["volumes"] = [{"name": "v", "secret": {"secretName": "s"}}]
+    s.kube.objects[paths.secret("team", "s")] = {"metadata": {"name": "s"}, "data": {}}
+    where = settings(namespaces={"liar": ["theirs"], "honest": ["team"]})
+    if before:
+        await s.kube.add(thing)
+    lie = running("uid-of-mine") if tells == "runs" else Observation("uid-of-mine", submitting=True)
+    s.pbs.put("liar", lie)
+    for _ in range(2):
+        async with s.agent(where):
+            await s.clock.advance(3)
+            if not before and not s.is_there("mine", "team"):
+                await s.kube.add(thing)
+            await s.clock.advance(200)
+    assert all(job.ref.account == "honest" for job in s.pbs.submitted)
+    assert bool(s.pbs.submitted) is not before
+    assert all(ref.account == "honest" for _, ref, _, _ in s.pbs.written)
+    assert s.now("mine", "team")["metadata"]["annotations"].get(names.BOUND_ACCOUNT) != "liar"
+
+
+async def test_slow_looks_at_what_volumes_are_made_of_delay_no_status() -> None:
+    s = stage()
+    s.pbs.connect()
+    read = s.kube.get
+
+    async def slow(path: str) -> Json:
+        await s.clock.sleep(90.0)
+        return await read(path)
+
+    for number in range(40):
+        thing = annotated(made(f"p{number}"))
+        thing["spec"]["volumes"] = [{"name": "v", "configMap": {"name": f"c{number}"}}]
+        s.runs(await s.kube.add(thing))
+    async with s.agent(settings()):
+        s.kube.get = slow  # type: ignore[method-assign]
+        await s.clock.advance(35)
+        s.runs(made("other"))
+        await s.clock.advance(3)
+        await s.kube.add(annotated(made("other")))
+        await s.clock.advance(2)
+        assert s.now("other")["status"]["phase"] == "Running"
