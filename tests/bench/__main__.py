@@ -21,7 +21,10 @@ from tests.bench import figures
 from tests.bench.figures import Figure
 from tests.bench.stage import BenchError, Theatre
 
-MODULES = ("submit", "latency", "api", "load", "logs", "overhead", "fuzz", "census", "waits", "routing", "trust")
+MODULES = (
+    *("submit", "latency", "api", "load", "logs", "overhead"),
+    *("fuzz", "census", "waits", "routing", "trust", "identity"),
+)
 REPORT = Path("build/bench.json")
 REMOTE = Path("build/bench-remote.json")  # so that figures of two clusters do not mix
 
