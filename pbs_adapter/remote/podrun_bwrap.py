@@ -23,7 +23,7 @@ from .podrun_root import Root
 from .podrun_runtime import Places, Runtime, StartFailed
 from .podrun_spec import Container
 from .podrun_verify import Verifier
-from .podrun_volumes import Bind, binds, close, message_path
+from .podrun_volumes import Bind, binds, close, made_inside, message_path
 
 # What glibc's loader and libraries obey before main(): such a variable must meet the container only (ld.so(8)).
 _LOADER_PREFIXES = (b"LD_", b"MALLOC_", b"GLIBC_", b"GCONV_", b"LOCALDOMAIN", b"LOCPATH", b"NLSPATH", b"RES", b"HOSTAL")
@@ -49,7 +49,9 @@ class Bubblewrap(Runtime):
         descriptor; so is what lies in another volume, where bubblewrap always goes by path.
         """
         message = message_path(container, places)
-        found = binds(container, places, message)
+        if not container.read_only_root:
+            os.makedirs(places.tmp, mode=0o700, exist_ok=True)
+        found = binds(container, places, message, "" if container.read_only_root else places.tmp)
         reader, writer = os.pipe()
         verifier = None
         try:
@@ -94,15 +96,16 @@ class Bubblewrap(Runtime):
         root = Root()
         targets = [bind.pin.target for bind in found if bind.pin.target != message]
         root.host_tree(targets, [path for path in (message, container.cwd) if path])
-        if not container.read_only_root:
-            os.makedirs(places.tmp, mode=0o700, exist_ok=True)
-            root.bind(places.tmp, "/tmp", read_only=False)
         for bind in found:
+            root.check(bind.pin.target, [each.pin.target for each in found])
             if bind.pin.descriptor in given:
                 root.bind_descriptor(bind.pin.descriptor, bind.pin.target, bind.read_only)
             else:
                 root.bind(bind.pin.path, bind.pin.target, bind.read_only)
-        return root.finished(container.cwd or "/", container.read_only_root)
+        cwd = container.cwd or "/"
+        plain = "/" + os.path.normpath(cwd).lstrip("/")
+        made = made_inside(plain, found) or root.leads_on(plain, [bind.pin.target for bind in found])
+        return root.finished(cwd, container.read_only_root, make="" if made else plain)
 
     def _can_pin(self) -> bool:
         if self._binds_descriptors is None:

@@ -29,6 +29,8 @@ DEVICES = (
     "/dev/hfi1*",
     "/dev/cxi*",
 )
+# Links of these lead anywhere.
+LEADING = ("/proc", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/core")
 MAX_ENTRIES = 2000  # bubblewrap takes about 9000 arguments, three for each entry
 
 
@@ -118,10 +120,26 @@ class Root:
         """Show what `descriptor` is open on at `path`; bubblewrap closes it."""
         self._add("--ro-bind-fd" if read_only else "--bind-fd", str(descriptor), path)
 
-    def finished(self, cwd: str, read_only: bool) -> List[bytes]:
-        """All options, ending in the working directory `cwd`, which is created where it is missing."""
-        if cwd != "/":
-            self._add("--dir", cwd)
+    def check(self, path: str, mounts: Sequence[str]) -> None:
+        """Raises StartFailed when `path` cannot be a mount point."""
+        if self.leads_on(path, mounts):
+            raise StartFailed("nothing can be mounted at %s: the way there leads through a link" % path)
+
+    def leads_on(self, path: str, mounts: Sequence[str]) -> bool:
+        """Whether the way to `path` leads through a link that ends where bubblewrap must make nothing.
+
+        bubblewrap makes what is missing of a path before it enters the container, and follows links then: those of
+        /proc lead to all of the host, those of the host's tree perhaps into a volume, where a container put others.
+        """
+        real = os.path.realpath(path) if _below(path, SHOWN + SYSTEM) else path
+        if _below(real, LEADING):
+            return True
+        return real != self._real(path) and any(_below(real, [mount]) for mount in mounts)
+
+    def finished(self, cwd: str, read_only: bool, make: str = "") -> List[bytes]:
+        """All options, ending in the working directory `cwd`; `make`: where it is created if it is missing."""
+        if make not in ("", "/"):
+            self._add("--dir", make)
         for folder in self._rebuilt + (["/"] if read_only else []):
             self._add("--remount-ro", folder)
         self._add("--chdir", cwd)

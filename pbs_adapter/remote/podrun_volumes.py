@@ -174,11 +174,13 @@ def message_path(container: Container, places: Places) -> str:
     return path
 
 
-def binds(container: Container, places: Places, message: str) -> List[Bind]:
-    """All mounts of the container, outer ones first, and its `message` file if that is a path. The pins are the
-    caller's to close. Raises StartFailed, and then leaves none open."""
+def binds(container: Container, places: Places, message: str, tmp: str = "") -> List[Bind]:
+    """All mounts of the container, outer ones first, and its `message` file if that is a path. `tmp`: its own /tmp,
+    the first of them. The pins are the caller's to close. Raises StartFailed, and then leaves none open."""
     found: List[Bind] = []
     try:
+        if tmp:
+            found.append(Bind(Pin(files.open_folder(tmp), tmp, "/tmp", False), False, nested=False))
         for mount in sorted(container.mounts, key=lambda mount: mount.path.count("/")):
             found.append(_placed(pin(mount, places), mount.read_only, found))
         if message:
@@ -196,7 +198,11 @@ def close(found: Sequence[Bind]) -> None:
 
 
 def _placed(pinned: Pin, read_only: bool, before: Sequence[Bind]) -> Bind:
-    """A mount inside another volume needs its mount point there, made without following any link."""
+    """A mount inside another volume needs its mount point there, made without following any link. Nothing can be
+    mounted below /proc, whose links lead a runtime to all of the host."""
+    if (pinned.target + "/").startswith("/proc/"):
+        os.close(pinned.descriptor)
+        raise StartFailed("nothing can be mounted at %s" % pinned.target)
     outer = [bind for bind in before if pinned.target.startswith(bind.pin.target + "/")]
     if not outer:
         return Bind(pinned, read_only, nested=False)
@@ -210,3 +216,19 @@ def _placed(pinned: Pin, read_only: bool, before: Sequence[Bind]) -> Bind:
         text = "mount %s cannot be put into the volume at %s: %s"
         raise StartFailed(text % (pinned.target, around.pin.target, error.strerror)) from error
     return Bind(pinned, read_only, nested=True)
+
+
+def made_inside(folder: str, found: Sequence[Bind]) -> bool:
+    """Whether the working directory lies in a volume or in /tmp. There it is made here, where that is possible without
+    following a link: a runtime would follow what earlier runs put in its way, out of the container."""
+    outer = [bind for bind in found if (folder + "/").startswith(bind.pin.target + "/")]
+    if not outer:
+        return False
+    around = outer[-1]
+    make = "" if around.read_only else "directory"
+    try:
+        relative = folder[len(around.pin.target) :]
+        files.close(files.walk(around.pin.descriptor, None, relative, make, 0o755))
+    except OSError:
+        pass  # going there inside the container tells
+    return True

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from podrunkit import USER, Json, Pod, container, mount
+from podrunkit import USER, Json, Pod, container, mount, until
 
 pytestmark = pytest.mark.usefixtures("bubblewrap")
 
@@ -214,6 +214,36 @@ def test_a_mount_inside_a_volume_follows_no_link(make: Callable[..., Pod], outsi
     assert pod.state("fine")["exit_code"] == 0
     assert pod.path("volumes/inner/x").exists()
     assert list(outside.iterdir()) == []
+
+
+def test_nothing_is_made_outside_by_links_on_the_way(make: Callable[..., Pod], outside: Path) -> None:
+    """bubblewrap makes mount points and the working directory before it enters the container, where /oldroot is all of
+    the host: a link in a volume or in /tmp of an earlier run, or one of /proc, made files next to other pods' jobs."""
+    pod = make()
+    root = f"/oldroot{outside}"
+    data, inner = mount("volumes/data", "/data"), mount("volumes/inner", f"/proc/self/root{root}/mount")
+    pod.write(
+        container("plant", f"ln -s {root} /data/link", kind="init", mounts=[data]),
+        container("cwd", "true", cwd="/data/link/cwd", mounts=[data]),
+        container("dots", "true", cwd="//etc/../data/./link/dots", mounts=[data]),
+        container("tmp", f"mv /tmp/link /tmp/old; ln -s {root} /tmp/link; exit 1", cwd="/tmp/link/tmp"),
+        container("proc", "true", cwd=f"/proc/self/root{root}/proc"),
+        container("message", "true", termination_message_path=f"/proc/self/root{root}/message"),
+        container("inner", "true", mounts=[inner]),
+        container("fine", "pwd; touch x", cwd="/data/deep/folder", mounts=[data]),
+        container("temporary", "pwd", cwd="/tmp/deep/folder"),
+        restart_policy="OnFailure",
+    )
+    pod.start()
+    until(lambda: pod.state("fine").get("exit_code") == 0 and pod.state("temporary").get("exit_code") == 0, "the fine")
+    until(
+        lambda: all(pod.state(n).get("restart_count") for n in ("cwd", "tmp", "proc", "message", "inner")),
+        "further tries",
+    )
+    pod.stop(2)
+    pod.wait()
+    assert list(outside.iterdir()) == []
+    assert pod.path("volumes/data/deep/folder/x").exists()
 
 
 def test_no_descriptor_of_podrun_reaches_a_container(make: Callable[..., Pod], outside: Path) -> None:
