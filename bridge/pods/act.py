@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 CONFIG_RETRY = 3.0  # seconds until a missing ConfigMap is looked for again
 TOO_LARGE_RETRY = 60.0  # the same for ConfigMaps that are too large together: it takes memory to see
+CANCELS = 12  # of one account at the same time: one that answers none must leave workers for the others
 BACKLOG_RETRY = 15.0
 REJECTED_RETRY = 300.0  # as long as a kubelet's longest pause between two tries to pull an image
 FAULT_RETRY = 2.0
@@ -82,6 +83,7 @@ class Scene:
     facts: Callable[[], NodeFacts]
     observe_submit: Callable[[float], None]
     observe_numa: Callable[[str, int], None] = lambda kind, domains: None
+    cancelling: dict[str, int] = field(default_factory=dict)  # by account, how many wait for an answer
 
 
 async def act(scene: Scene, action: d.Action, pod: Json, plan: Plan, ref: JobRef, record: Record) -> Json | None:
@@ -351,8 +353,11 @@ def _digest(volumes: tuple[VolumeFiles, ...]) -> str:
 
 async def cancel(scene: Scene, ref: JobRef, record: Record, *, grace: int, force: bool) -> None:
     """Ask the cluster to stop the job; a fault is tried again by the next decision. Nobody gets less than 2 s."""
-    grace = max(grace, d.LEAST_GRACE)
+    grace, waiting = max(grace, d.LEAST_GRACE), scene.cancelling.get(ref.account, 0)
+    if waiting >= CANCELS:
+        return
     await faultpoints.reach("cancel.before", ref.uid)
+    scene.cancelling[ref.account] = scene.cancelling.get(ref.account, 0) + 1
     try:
         await scene.link.cancel(ref, grace, force=force)
     except (Retry, Fenced, OutcomeUnknown) as error:
@@ -362,6 +367,8 @@ async def cancel(scene: Scene, ref: JobRef, record: Record, *, grace: int, force
         return
     except Permanent as error:
         log.warning("pod.cancel_refused", pod_uid=ref.uid, error=str(error))
+    finally:
+        scene.cancelling[ref.account] -= 1
     record.forced_at = scene.clock.time() if force else record.forced_at
     record.cancel_grace = grace
 

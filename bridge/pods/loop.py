@@ -30,7 +30,7 @@ from bridge.pods import act as a
 from bridge.pods import live
 from bridge.pods.admission import admit, requests
 from bridge.pods.binding import annotated_account, bound_account, claim_text, told_nothing
-from bridge.pods.decide import TERMINAL, Annotate, Decision, Refresh, Submit, WriteStatus, decide, is_daemon
+from bridge.pods.decide import TERMINAL, Annotate, Cancel, Decision, Refresh, Submit, WriteStatus, decide, is_daemon
 from bridge.pods.numa import NumaSpans
 from bridge.pods.orphans import Orphans, may_live
 from bridge.pods.outcome import Stage, outcome
@@ -380,8 +380,9 @@ class PodLoop:
                 self._submitting -= submits
             if submits and self._link.seen(ref.account, uid) is not None:
                 record.account = ref.account
-            if changed is not None:
-                pod = self.pods.offer(changed)
+            pod = pod if changed is None else self.pods.offer(changed)
+            if isinstance(action, Cancel) and record.cancel_grace is None:
+                self._later(uid, self._scene.clock.time() + 1.0)  # not asked yet
         if decision.wake_at:
             self._later(uid, decision.wake_at)
         if any(isinstance(action, CHANGING) for action in decision.actions):

@@ -449,3 +449,27 @@ async def test_slow_looks_at_what_volumes_are_made_of_delay_no_status() -> None:
         await s.kube.add(annotated(made("other")))
         await s.clock.advance(2)
         assert s.now("other")["status"]["phase"] == "Running"
+
+
+async def test_an_account_that_answers_no_cancel_delays_no_other_deletion() -> None:
+    """It reports as if all were well, and leaves every change without an answer until the deadline of 300 s."""
+    s = stage("liar", "honest")
+    s.pbs.connect()
+    cancel = s.pbs.cancel
+
+    async def slow(ref: JobRef, grace: int, *, force: bool = False) -> None:
+        if ref.account == "liar":
+            await s.clock.sleep(300.0)
+        await cancel(ref, grace, force=force)
+
+    s.pbs.cancel = slow  # type: ignore[method-assign]
+    async with s.agent(settings(namespaces={"liar": ["theirs"], "honest": ["team"]})):
+        theirs = [await started(s, made(f"p{number}", "theirs"), "liar") for number in range(30)]
+        mine = await started(s, made("mine", "team"), "honest")
+        until = rfc3339(s.clock.time() + 30)
+        for thing in theirs:
+            s.kube.change(thing, deletionTimestamp=until, deletionGracePeriodSeconds=30)
+        await s.clock.advance(1)
+        s.kube.change(mine, deletionTimestamp=until, deletionGracePeriodSeconds=30)
+        await s.clock.advance(1)
+        assert [ref.account for _, ref, _, _ in s.pbs.cancels] == ["honest"]
