@@ -137,9 +137,10 @@ def _compile(go: str, sources: Path, work: Path, output: Path, progress: Progres
     env |= {"GOCACHE": str(work / "cache"), "GOMODCACHE": str(work / "modules"), "GOTMPDIR": str(work / "tmp")}
     env |= {"GOFLAGS": "-modcacherw -buildvcs=false -mod=readonly", "GOWORK": "off", "CGO_ENABLED": "0"}
     started = time.monotonic()
+    what = "the control plane's" if sources == SOURCES else "the worker node's"
 
     def fetched(log: str) -> str:
-        return f"fetching Kubernetes' sources: {log.count('go: downloading')} modules"
+        return f"fetching {what} sources: {log.count('go: downloading')} modules"
 
     def run(argv: list[str], log: Path, describe: Callable[[str], str]) -> str:
         return _run(argv, sources, env, log, started, describe, progress)
@@ -148,7 +149,7 @@ def _compile(go: str, sources: Path, work: Path, output: Path, progress: Progres
     total = sum(not line.startswith("go: ") for line in listing.splitlines())
 
     def compiled(log: str) -> str:
-        return f"building Kubernetes (once): {log.count(chr(10))} of {total} packages"
+        return f"building {what} programs (once): {log.count(chr(10))} of {total} packages"
 
     package = "k8s.io/component-base/version"
     major, minor, _ = VERSION.split(".")

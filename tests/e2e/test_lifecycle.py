@@ -148,7 +148,7 @@ def test_a_signal_is_told_apart_from_an_exit(bridge: World) -> None:
 def test_restart_on_failure_backs_off_and_keeps_the_last_state(bridge: World) -> None:
     bridge.apply(pod("flaps", "echo try; exit 7", restartPolicy="Always"))
     looping = bridge.wait(
-        "flaps", lambda p: container(p)["restartCount"] >= 1 and "CrashLoopBackOff" in waiting_reasons(p)
+        "flaps", lambda p: "CrashLoopBackOff" in waiting_reasons(p) and container(p)["restartCount"] >= 1
     )
     main = container(looping)
     assert main["lastState"]["terminated"]["exitCode"] == 7

@@ -13,7 +13,11 @@ def test_changes_that_a_job_cannot_follow_are_told(bridge: World) -> None:
     thing["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
     bridge.apply(thing)
     bridge.wait_phase("changing", "Running")
-    main = container(bridge.wait("changing", lambda p: container(p).get("imageID"), what="imageID"))
+    main = container(
+        bridge.wait(
+            "changing", lambda p: p["status"].get("containerStatuses") and container(p).get("imageID"), what="imageID"
+        )
+    )
     larger = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}}
     # Older API servers let it through: unit/test_pods_live.py::test_a_resize_is_infeasible_until_it_is_taken_back
     args = ("patch", "pod", "changing", "--subresource=resize", "--patch", json.dumps(larger))
