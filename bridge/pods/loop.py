@@ -279,6 +279,7 @@ class PodLoop:
         taken = was_submitted(pod) or outcome(seen).stage not in (Stage.NONE, Stage.SUBMITTING)
         stale = self._planned.get(uid) != generation and not taken
         if uid not in self._plans or stale:
+            record.failure = record.failure if record.failure and record.failure.rejected else None  # of the old spec
             self._plans[uid] = make_plan(pod, self._scene.cluster)
             self._planned[uid] = generation
             self._requests.pop(uid, None)
@@ -374,8 +375,9 @@ class PodLoop:
             try:
                 async with self._refreshes if refreshes else nullcontext():
                     changed = await a.act(self._scene, action, pod, plan, ref, record)
-            except (NotFound, Conflict):
-                break  # the object is gone or another has its name: the watch will tell
+            except (NotFound, Conflict):  # the object is gone or another has its name: the watch will tell, in its time
+                self._later(uid, self._scene.clock.time() + ERROR_PAUSE)
+                break
             finally:
                 self._submitting -= submits
             if submits and self._link.seen(ref.account, uid) is not None:
@@ -383,10 +385,10 @@ class PodLoop:
             pod = pod if changed is None else self.pods.offer(changed)
             if isinstance(action, Cancel) and record.cancel_grace is None:
                 self._later(uid, self._scene.clock.time() + 1.0)  # not asked yet
+        else:
+            self.wake([uid] if any(isinstance(action, CHANGING) for action in decision.actions) else ())
         if decision.wake_at:
             self._later(uid, decision.wake_at)
-        if any(isinstance(action, CHANGING) for action in decision.actions):
-            self.wake([uid])
         if uid not in self.pods.items and ref.account and self._may_live(ref.account, uid):  # deleted meanwhile
             self._orphans.add(ref, pod, self._scene.clock.time())
             self.wake([uid])

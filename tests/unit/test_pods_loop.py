@@ -20,7 +20,7 @@ from bridge.api.settings import Cluster
 from bridge.clusters.link import ClusterLink
 from bridge.kube import paths
 from bridge.kube.clock import rfc3339
-from bridge.kube.errors import Forbidden, Invalid, Unavailable
+from bridge.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable
 from bridge.plan.model import NodeFacts
 from bridge.pods.act import Scene
 from bridge.pods.inputs import InputSource
@@ -473,3 +473,40 @@ async def test_an_account_that_answers_no_cancel_delays_no_other_deletion() -> N
         s.kube.change(mine, deletionTimestamp=until, deletionGracePeriodSeconds=30)
         await s.clock.advance(1)
         assert [ref.account for _, ref, _, _ in s.pbs.cancels] == ["honest"]
+
+
+@pytest.mark.parametrize("error", [NotFound(404, "NotFound", "gone"), Conflict(409, "Conflict", "another UID")])
+async def test_a_pod_that_is_gone_while_the_watch_is_silent_is_asked_for_now_and_then(error: KubeError) -> None:
+    s = stage()
+    s.pbs.connect()
+    async with s.agent(settings()):
+        gone = await started(s, made("gone"))
+        asked: list[float] = []
+
+        def refuse(verb: str, path: str, body: object) -> KubeError | None:
+            asked.append(s.clock.monotonic())
+            return error if len(asked) < 500 else None  # a loop without a pause would never let the time go on
+
+        s.kube.refuse = refuse
+        s.pbs.put("default", Observation(gone["metadata"]["uid"], job_id="8.alpha", claimed=True, status=ended()))
+        await s.clock.advance(20)
+        assert 2 <= len(asked) <= 11
+
+
+async def test_a_pod_that_waits_refused_is_judged_anew_when_its_owner_mends_it() -> None:
+    s = stage()
+    s.pbs.connect()
+    async with s.agent(settings()):
+        thing = made("mended")
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
+        thing["metadata"] |= {"generation": 1, "ownerReferences": [owner]}
+        thing["spec"] |= {"restartPolicy": "Always"}
+        thing["spec"]["containers"][0]["image"] = "nowhere/x:1"
+        stored = await s.kube.add(thing)
+        await s.clock.advance(5)
+        assert stored["status"]["phase"] == "Pending"
+        assert not s.pbs.submitted
+        stored["spec"]["containers"][0]["image"] = "sh"
+        s.kube.change(stored, generation=2)
+        await s.clock.advance(5)
+        assert [job.ref.uid for job in s.pbs.submitted] == ["uid-of-mended"]
