@@ -64,9 +64,7 @@ class PodLoop:
     """Owns the pods of one node. `run` never returns; `wake(uids)` is called when a report changed them."""
 
     def __init__(self, scene: a.Scene, link: a.ObservedLink, node: str, allowed: Callable[[], bool]) -> None:
-        self._scene = scene
-        self._link = link
-        self._allowed = allowed
+        self._scene, self._link, self._allowed = scene, link, allowed
         self._records: dict[str, Record] = {}
         self._plans: dict[str, Plan] = {}
         self._requests: dict[str, dict[str, int]] = {}
