@@ -35,7 +35,7 @@ PACKAGES = {
     "iptables": "iptables",
     "busybox-static": "busybox",
 }
-PAUSE = "docker.io/local/pause:1"
+PAUSE = "local/pause:1"
 KUBELET_PORT = 10250
 CGROUPS = Path("/sys/fs/cgroup")
 READY = 120.0
@@ -132,7 +132,7 @@ class Worker:
         )
         containerd.wait_until(self._answers, "answering containerd")
         pause = self._work / "pause.tar"
-        pause.write_bytes(busybox_archive(PAUSE.removeprefix("docker.io/"), ["/bin/sleep", "999999999"]))
+        pause.write_bytes(busybox_archive(PAUSE, ["/bin/sleep", "999999999"]))
         self.load(pause)
         kubelet = self._run(self._nodes, "kubelet", [str(folder / "kubelet"), *self._kubelet()])
         self._run(self._nodes, "kube-proxy", [str(folder / "kube-proxy"), *self._proxy()])
