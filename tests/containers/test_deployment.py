@@ -172,7 +172,7 @@ def test_a_rollout_under_twenty_running_pods(site: Site) -> None:
     site.kubectl("-n", "hpc-bridge", "rollout", "status", "deployment", "hpc-bridge", "--timeout=180s", timeout=200)
     site.until(lambda: site.address() != before and site.ready(), "virtual node at another address")
     assert set(phases().values()) == {"Running"}
-    assert "number 3" in site.kubectl("logs", "work-3")
+    site.until(lambda: "number 3" in site.plane.kubectl("logs", "work-3", check=False).stdout, "log, once connected")
 
     site.kubectl("create", "configmap", "go", "--from-literal=now=yes")
     wanted = {f"work-{number}": "Failed" if number % 2 else "Succeeded" for number in range(PODS)}
