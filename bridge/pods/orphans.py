@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bridge.pods import act as a
+from bridge.pods.decide import LEAST_GRACE
 from bridge.pods.outcome import Stage, outcome
 from bridge.pods.record import Record
 from pbs_adapter.models import JobRef, Json, Observation
@@ -17,7 +18,6 @@ LOOK_EVERY = 2.0
 FORCE_AFTER = 15.0  # seconds after the grace, or after the cluster could not ask, until qdel
 FORCE_EVERY = 10.0
 GIVE_UP = 600.0  # seconds after the grace until the sweep may have it
-LEAST_GRACE = 2  # as a kubelet's minimumGracePeriodInSeconds
 DEFAULT_GRACE = 30
 _OVER = (Stage.NONE, Stage.ENDED)
 
